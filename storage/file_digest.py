@@ -18,6 +18,20 @@ from ledgermq.storage.disk import Disk
 CHUNK_BYTES = 1 << 20
 
 
+class FileDigest:
+    """The digest of a file that passes through in pieces; every piece but the last consists of whole chunks."""
+
+    def __init__(self) -> None:
+        self._whole = hashlib.sha256()
+
+    def add(self, piece: bytes) -> None:
+        for at in range(0, len(piece), CHUNK_BYTES):
+            self._whole.update(hashlib.sha256(memoryview(piece)[at : at + CHUNK_BYTES]).digest())
+
+    def hexdigest(self) -> str:
+        return self._whole.hexdigest()
+
+
 def read_chunks(disk: Disk, path: str, *, from_medium: bool = False) -> Iterator[bytes]:
     """The chunks of a whole file, read through its own handle. `from_medium`: bypass the page cache as far as the system allows. Raises
     OSError."""
@@ -44,10 +58,10 @@ def file_digest(disk: Disk, path: str, step: Callable[[int], None]) -> str:
 def digest_and_root(disk: Disk, path: str, end: int | None, step: Callable[[int], None]) -> tuple[str, str]:
     """The digest, and the root of the entries tree, both in hexadecimal. `end`: where the last entry ends in the file; None: no root is
     wanted. The root is empty if none is wanted, or if the bytes before `end` are no entries. `step` and errors as in `file_digest`."""
-    whole, offset = hashlib.sha256(), 0
+    whole, offset = FileDigest(), 0
     tree = None if end is None else EntriesTree()
     for chunk in read_chunks(disk, path):
-        whole.update(hashlib.sha256(chunk).digest())
+        whole.add(chunk)
         if tree is not None and end is not None and offset < end:
             try:
                 tree.add(chunk if offset + len(chunk) <= end else chunk[: end - offset])

@@ -18,6 +18,7 @@ from ledgermq.storage.backup_manifest import BackupPoint, BadCopy, KeptFile, Man
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.copied_log import CopiedLog, prove_and_index, write_small_files
 from ledgermq.storage.errors import Damaged
+from ledgermq.storage.file_digest import FileDigest
 from ledgermq.storage.identity import NodeIdentity
 from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.real_disk import RealDisk
@@ -26,7 +27,7 @@ from ledgermq.storage.tiered import manifests
 from ledgermq.storage.tiered.controller_files import ControllerFiles, unpack
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
 from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
-from ledgermq.storage.tiered.transfer import FileDigest, WrongObject, pieces, verify
+from ledgermq.storage.tiered.transfer import WrongObject, pieces, verify
 from ledgermq.storage.trees import Meter, Progress, require_empty, require_room, sync_tree
 
 PASSES = 2

@@ -6,12 +6,11 @@ is raised as it is. Nothing here retries.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError
-from ledgermq.storage.file_digest import CHUNK_BYTES, read_chunks
+from ledgermq.storage.file_digest import CHUNK_BYTES, FileDigest, read_chunks
 from ledgermq.storage.tiered.object_store import PART_BYTES, ObjectMissing, ObjectStore
 
 Step = Callable[[int], None]
@@ -25,20 +24,6 @@ class WrongObject(StorageError):
 
 class WrongFile(StorageError):
     """The local file does not have the digest that a majority sealed."""
-
-
-class FileDigest:
-    """The digest of a file that passes through in pieces; every piece but the last consists of whole chunks."""
-
-    def __init__(self) -> None:
-        self._whole = hashlib.sha256()
-
-    def add(self, piece: bytes) -> None:
-        for at in range(0, len(piece), CHUNK_BYTES):
-            self._whole.update(hashlib.sha256(piece[at : at + CHUNK_BYTES]).digest())
-
-    def hexdigest(self) -> str:
-        return self._whole.hexdigest()
 
 
 def upload(store: ObjectStore, key: str, disk: Disk, path: str, sha256: str, step: Step) -> None:
