@@ -16,7 +16,7 @@ build() {
   rm -rf dist/native
   .venv/bin/maturin build --release --locked --quiet --manifest-path native/Cargo.toml --interpreter .venv/bin/python --out dist/native
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index --force-reinstall dist/native/*.whl
-  .venv/bin/python -c 'import ledgermq_native; print("ledgermq-native", ledgermq_native.__version__, "is installed in .venv")'
+  env -u LEDGERMQ_PURE .venv/bin/python -c 'import sys; from ledgermq.proto import kernels; print("in .venv:", kernels.described()); sys.exit(not kernels.NATIVE)'
 }
 
 check() {

@@ -8,7 +8,11 @@ from types import ModuleType
 
 import pytest
 
+from ledgermq.proto import kernels
+
 package = pytest.importorskip("ledgermq_native", reason="the package ledgermq-native is not built (make native)")
+if not kernels.NATIVE:
+    pytest.skip(kernels.described(), allow_module_level=True)
 
 TWINS = {
     "entries.seal": ("ledgermq.proto.entry_sealing", "tests.proto.test_proto_kernels"),
@@ -38,6 +42,7 @@ def offered() -> set[str]:
 
 def test_every_function_has_a_twin() -> None:
     assert offered() - set(PARTS) == TWINS.keys()
+    assert {f"entries.{name}" for name in kernels.FUNCTIONS} == {name for name in TWINS if name.startswith("entries.")}
 
 
 @pytest.mark.parametrize("name", TWINS)

@@ -238,15 +238,18 @@ def test_garbage(data: bytes, sizes: bytes, places: list[int]) -> None:
 
 
 def test_which_package_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package of the same version, unless it is switched off."""
-    package = ModuleType("ledgermq_native")
-    package.__dict__["__version__"] = __version__
+    """A package of the same version that has all functions, unless it is switched off."""
+    package, entries = ModuleType("ledgermq_native"), ModuleType("entries")
+    package.__dict__.update(__version__=__version__, entries=entries)
+    entries.__dict__.update(dict.fromkeys(kernels.FUNCTIONS))
     monkeypatch.delenv(kernels.SWITCH, raising=False)
     monkeypatch.setitem(sys.modules, "ledgermq_native", package)
     assert kernels._find() == (package, __version__)
     monkeypatch.setenv(kernels.SWITCH, "1")
     assert kernels._find() == (None, "switched off by LEDGERMQ_PURE=1")
     monkeypatch.setenv(kernels.SWITCH, "0")
+    del entries.__dict__["grow_tree"]
+    assert kernels._find() == (None, "it lacks grow_tree; build it again: make native")
     package.__dict__["__version__"] = "0.0.9"
     assert kernels._find() == (None, f"version 0.0.9 does not fit version {__version__}")
     monkeypatch.setitem(sys.modules, "ledgermq_native", None)
