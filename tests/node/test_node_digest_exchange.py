@@ -19,6 +19,7 @@ from ledgermq.proto import peer_pb2
 from ledgermq.storage import sealed_json
 from ledgermq.storage.file_digest import digest_and_root, file_digest
 from ledgermq.storage.real_disk import RealDisk
+from tests.audit.damage_cases import flip
 from tests.node.test_node_retention import Stage, stage
 
 __all__ = ["stage"]
@@ -82,14 +83,13 @@ def test_a_file_that_was_put_back_while_the_group_ran_is_read_again(stage: Any, 
     one: Stage = stage(files=2)
     one.machine.members = THREE
     path = Path(f"{one.driver.group.store.log_directory}/data/{SIZE:020d}")
-    whole = path.read_bytes()
     right = file_digest(RealDisk(), str(path), lambda length: None)
     monkeypatch.setattr(one.driver.group.scrub, "soon", lambda base: None)
-    path.write_bytes(whole[:3000] + bytes([whole[3000] ^ 1]) + whole[3001:])
+    flip(path, 3000)  # in place: the indexing thread reads the file meanwhile, and a file rewritten as a whole is short for a moment
     one.peers.digests = {node: {SIZE: right} for node in ("n2", "n3")}
     one.check(4)
     assert one.digest_exchange.differing("g1") == [SIZE]
-    path.write_bytes(whole)
+    flip(path, 3000)
     one.driver.hosted._ranges.mended += 1
     one.check(3)
     assert one.digest_exchange.differing("g1") == [] and metric("ledgermq_digest_mismatches") == 0
