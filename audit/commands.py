@@ -26,6 +26,7 @@ from ledgermq.proto.workers import WORKER_NAME
 
 if TYPE_CHECKING:
     from ledgermq.audit.clients.outcome import ClientFiles
+    from ledgermq.audit.reading.objects import StoreAccess
 
 LINE_EVERY_S = 5.0
 BAR_EVERY_S = 0.1
@@ -111,6 +112,10 @@ def with_workers(directory: str) -> list[str]:
     type=click.Path(exists=True, file_okay=False),
     help="Directory of a witness to compare with the logs; repeatable.",
 )
+@click.option("--store", help="Also compare the objects of tiered storage: the nodes' tiered.url, s3://bucket/prefix.")
+@click.option("--store-endpoint", default="", help="With --store: the server, if it is not AWS's, such as https://store.example.com:9000.")
+@click.option("--store-region", default="us-east-1", show_default=True, help="With --store: the region.")
+@click.option("--store-credentials", default="", help="With --store: file of AWS's shared credentials.  [default: environment, role]")
 @click.option("--window", default="1m", show_default=True, type=Duration(), help="Width of the windows for counting clients' messages.")
 @exact_option
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
@@ -127,6 +132,10 @@ def audit(
     receipts: tuple[str, ...],
     acks: tuple[str, ...],
     witnesses: tuple[str, ...],
+    store: str | None,
+    store_endpoint: str,
+    store_region: str,
+    store_credentials: str,
     window: float,
     exact: bool,
     as_object: bool,
@@ -148,11 +157,12 @@ def audit(
       ledgermq audit --endpoints '127.0.0.1:8081;127.0.0.1:8082'
       ledgermq audit ledgermq-data/n* --receipts receipts.parquet --acks deliveries.parquet
       ledgermq audit ledgermq-data/n* --deep --witness witness
+      ledgermq audit ledgermq-data/n* --store s3://bucket/prefix
     """
     if sum((volumes, bool(directories), target is not None)) != 1:
         raise click.UsageError("give the node directories, such as ledgermq-data/n1, or use --volumes, or --endpoints of a running cluster")
-    if agreement and (deep or receipts or acks or witnesses):
-        raise click.UsageError("--agreement reads no messages; omit --deep, --receipts, --acks and --witness, or --agreement")
+    if agreement and (deep or receipts or acks or witnesses or store):
+        raise click.UsageError("--agreement reads no messages; omit --deep, --receipts, --acks, --witness and --store, or --agreement")
     if agreement and target is not None:
         raise click.UsageError("--agreement is about directories; running nodes compare sealed files by themselves, see: ledgermq status")
     named = node_directories(os.environ.get("LEDGERMQ_VOLUMES", "/data")) if volumes else directories
@@ -163,13 +173,14 @@ def audit(
         try_directory(Path(findings))
     kept = client_files(receipts, acks, window) if receipts or acks else None
     seen = witness_check(witnesses)
+    there = store_access(store, store_endpoint, store_region, store_credentials)
     progress = ProgressLine()
     with nullcontext() if target is None else target.open() as cluster, engine_of(engine, master) as runner:
         clients = None if kept is None else client_check(runner, kept)
         if cluster is None:
-            result = audit_with(chosen, runner, progress, deep, clients, agreement, seen)
+            result = audit_with(chosen, runner, progress, deep, clients, agreement, seen, there)
         else:
-            result = audit_running(cluster, runner, progress, deep, clients, seen)
+            result = audit_running(cluster, runner, progress, deep, clients, seen, there)
     progress.close()
     # Print first, because the files written next may find the disk full.
     print(json.dumps(as_json(result), ensure_ascii=False) if as_object else as_text(result, exact=exact), flush=True)
@@ -204,6 +215,23 @@ def witness_check(directories: tuple[str, ...]) -> WitnessCheck | None:
         raise click.UsageError(str(error)) from error
 
 
+def store_access(url: str | None, endpoint: str, region: str, credentials: str) -> StoreAccess | None:
+    """The object store that the user named; one that cannot be used is a usage error. Spark's processes get to know it too."""
+    if url is None:
+        if endpoint or credentials:
+            raise click.UsageError("--store-endpoint and --store-credentials are for --store")
+        return None
+    from ledgermq.audit.reading.objects import BadStore, StoreAccess
+
+    access = StoreAccess(url, endpoint, region, os.path.abspath(credentials) if credentials else "")
+    try:
+        access.open()
+    except BadStore as error:
+        raise click.UsageError(str(error)) from error
+    access.announce()
+    return access
+
+
 def client_check(engine: Engine, kept: ClientFiles) -> ClientCheck:
     """The check of the clients' files, with joins where the engine runs."""
     from ledgermq.audit.clients.joining import join_here
@@ -221,10 +249,11 @@ def audit_with(
     clients: ClientCheck | None = None,
     agreement: bool = False,
     witnesses: WitnessCheck | None = None,
+    store: StoreAccess | None = None,
 ) -> Audit:
     """Run the audit. An unreadable directory, or an invalid clients' file, is a usage error, not a verdict."""
     try:
-        return run_audit(directories, engine, progress, deep, clients, agreement, witnesses)
+        return run_audit(directories, engine, progress, deep, clients, agreement, witnesses, store)
     except PermissionError as error:
         raise click.UsageError(f"{error.filename} cannot be read; run the audit as a user who may read it") from error
     except BadFile as error:

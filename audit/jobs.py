@@ -17,12 +17,16 @@ from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.opening import find_replicas, fingerprint
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, UNDECIDABLE, Finding, Flaw
+from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.seals import check_seals
+from ledgermq.audit.checks.stored import check_store, notes_of
 from ledgermq.audit.checks.verdicts import tell_difference
-from ledgermq.audit.reading import bytewise
+from ledgermq.audit.reading import bytewise, objects
 from ledgermq.audit.reading.node_paths import NodeLost, node_path
+from ledgermq.audit.reading.objects import StoreAccess, StoreLost
+from ledgermq.audit.reading.stored_logs import StoredLog, find_logs
 from ledgermq.audit.sources import FORMAT_VERSION, other_version, refuse_mixed, refuse_unreadable
-from ledgermq.audit.works import LOG, LOOKS, OUTLINE, PARTS, Outcome, Work, look
+from ledgermq.audit.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, look
 
 if TYPE_CHECKING:
     # Needs pyarrow, which an audit of files alone does not.
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     # Connects to nodes, which an audit of files does not.
     from ledgermq.audit.running import RunningCluster
 
+OF_REPLICAS = LOOKS.keys() - {OUTLINE, STORED}
 PASS, FAIL, INCOMPLETE = "PASS", "FAIL", "INCOMPLETE"
 EXIT = {PASS: 0, FAIL: 1, INCOMPLETE: 2}
 
@@ -65,6 +70,8 @@ class Audit:
     bytes_read: int = 0
     clients: ClientResult | None = None
     """The result for the clients' files, if any were given."""
+    store: OpenStore | None = None
+    """The object store that was compared, if one was given."""
     outlined: bool = False
     """Only agreement was checked: the log's bytes were not read."""
     replica_verdicts: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -82,6 +89,31 @@ class Audit:
         return None if not compared or None in compared else min(index for index in compared if index is not None)
 
 
+@dataclass(slots=True)
+class OpenStore:
+    """What was read of an object store. `lost`: why it could not be read; nothing is known of it then."""
+
+    place: str
+    notes: dict[str, dict[str, int]]
+    """Broker group → replica → the position up to which it noted that it had found its log there."""
+    logs: list[StoredLog] = field(default_factory=list)
+    reports: dict[str, LogReport] = field(default_factory=dict)
+    """The scan of every file of an audited log, by key."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """Broker group → why some of its files could not be read."""
+    lost: str = ""
+    bytes_read: int = 0
+
+    def check(self, group: GroupResult) -> None:
+        """Compare with a judged broker group."""
+        if self.lost:
+            group.reasons.append(f"group {group.group}: {self.lost}")
+            return
+        if group.group in self.unread:
+            group.reasons.append(f"group {group.group}: {self.unread[group.group]}")
+        check_store(group, self.logs, self.reports, self.notes.get(group.group, {}), self.place)
+
+
 ClientCheck = Callable[[Sequence[GroupResult]], "ClientResult"]
 """Compares the clients' files with broker groups that were compared before."""
 WitnessCheck = Callable[[GroupResult], None]
@@ -96,9 +128,10 @@ def audit(
     clients: ClientCheck | None = None,
     agreement: bool = False,
     witnesses: WitnessCheck | None = None,
+    store: StoreAccess | None = None,
 ) -> Audit:
-    """Audit node directories against each other and, if wanted, against the clients' files and what witnesses cosigned. `agreement`: by
-    outlines alone, without reading the bytes between the edges of log files. Raises PermissionError, MixedClusters."""
+    """Audit node directories against each other and, if wanted, against the clients' files, what witnesses cosigned, and an object store.
+    `agreement`: by outlines alone, without reading the bytes between the edges of log files. Raises PermissionError, MixedClusters."""
     report = progress or (lambda _done, _total: None)
     unique = list({os.path.realpath(directory): directory for directory in reversed(directories)}.values())[::-1]
     reasons: list[str] = []
@@ -116,7 +149,8 @@ def audit(
         refuse_unreadable(one)
     refuse_mixed(replicas)
     adopt(replicas)
-    bytes_read = run_engine(replicas, engine, report, deep, {OUTLINE} if agreement else LOOKS.keys() - {OUTLINE})
+    bytes_read = run_engine(replicas, engine, report, deep, {OUTLINE} if agreement else OF_REPLICAS)
+    stored = None if store is None else read_store(store, replicas, engine, report)
     hold = agree if agreement else compare
     groups = [hold(name, [r for r in replicas if r.group == name]) for name in sorted({r.group for r in replicas})]
     for group in groups:
@@ -127,7 +161,9 @@ def audit(
         if deep:
             compare_bytes(group)
         drop_what_moved(group, _written)
-    result = judge(groups, reasons, bytes_read, None if clients is None else clients(groups))
+        if stored is not None:
+            stored.check(group)
+    result = judge(groups, reasons, bytes_read, None if clients is None else clients(groups), stored)
     result.outlined = agreement
     return result
 
@@ -139,6 +175,7 @@ def audit_running(
     deep: bool = False,
     clients: ClientCheck | None = None,
     witnesses: WitnessCheck | None = None,
+    store: StoreAccess | None = None,
 ) -> Audit:
     """Audit the replicas of a running cluster against each other, up to a marker in each log. Raises ClusterError if no node answers."""
     report = progress or (lambda _done, _total: None)
@@ -150,10 +187,14 @@ def audit_running(
     try:
         replicas = cluster.open()
         adopt(replicas)
-        bytes_read = run_engine(replicas, engine, keep, deep, LOOKS.keys() - {OUTLINE})
+        bytes_read = run_engine(replicas, engine, keep, deep, OF_REPLICAS)
+        stored = None if store is None else read_store(store, replicas, engine, keep)
         names = sorted({*cluster.lost, *(one.group for one in replicas)})
         groups = [_compare_running(name, [one for one in replicas if one.group == name], cluster, deep, witnesses) for name in names]
-        return judge(groups, [], bytes_read, None if clients is None else clients(groups))
+        if stored is not None:
+            for group in groups:
+                stored.check(group)
+        return judge(groups, [], bytes_read, None if clients is None else clients(groups), stored)
     finally:
         cluster.close()
 
@@ -290,9 +331,42 @@ def compare_bytes(group: GroupResult) -> None:
                 tell_difference(group, Finding(RULES[flaw.rule].klass, one.name, group.group, flaw), one, measure, min(limits))
 
 
-def judge(groups: list[GroupResult], reasons: list[str], bytes_read: int, clients: ClientResult | None = None) -> Audit:
+def read_store(access: StoreAccess, replicas: Sequence[Replica], engine: Engine, progress: Progress) -> OpenStore:
+    """List a store after the replicas were opened, and scan every file there of their logs."""
+    found = OpenStore(access.place, {})
+    for one in replicas:
+        try:
+            found.notes.setdefault(one.group, {}).update(notes_of([one], access))
+        except NodeLost as lost:
+            one.lost = str(lost)
+    objects.use(access)
+    ids = {(one.group, one.log_id) for one in replicas}
+    try:
+        found.logs = find_logs()
+    except StoreLost as lost:
+        found.lost = str(lost)
+        return found
+    audited = [log for log in found.logs if (log.group, log.log_id) in ids]
+    works = [Work(access.place, log.task(file), STORED) for log in audited for file in log.files if file.object in log.objects]
+    for work, outcome in zip(works, engine(works, progress), strict=True):
+        if outcome.log is not None:
+            found.reports[work.task.key] = outcome.log
+        if outcome.lost:
+            found.unread[work.task.group] = outcome.lost
+    found.bytes_read = sum(work.size for work in works)
+    return found
+
+
+def judge(
+    groups: list[GroupResult], reasons: list[str], bytes_read: int, clients: ClientResult | None = None, stored: OpenStore | None = None
+) -> Audit:
     """PASS requires that every replica was fully verified and compared. Damage is FAIL, whatever else could not be done."""
     notes = [note for group in groups for note in group.notes]
+    if stored is not None:
+        bytes_read += stored.bytes_read
+        others = sorted({log.group for log in stored.logs} - {group.group for group in groups})
+        if others:
+            notes.append(f"the store also holds logs of {', '.join(others)}: no replica of them was given, so they were not read")
     for group in groups:
         reasons += group.reasons
         if len(group.replicas) < 2:
@@ -304,7 +378,7 @@ def judge(groups: list[GroupResult], reasons: list[str], bytes_read: int, client
     if not groups:
         reasons.append("no replica was found; nothing was compared")
     reasons += [] if clients is None else clients.reasons
-    result = Audit(INCOMPLETE if reasons else PASS, reasons, notes, groups, bytes_read, clients)
+    result = Audit(INCOMPLETE if reasons else PASS, reasons, notes, groups, bytes_read, clients, stored)
     failed = {(finding.group, finding.replica) for finding in result.findings if finding.fails}
     if failed:
         result.verdict = FAIL

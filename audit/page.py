@@ -12,6 +12,7 @@ from string import Template
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, Finding
 from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.checks.stored import lines_of
 from ledgermq.audit.jobs import Audit
 from ledgermq.audit.report import checked, coverage, next_steps, undecidable
 from ledgermq.proto import units
@@ -67,6 +68,11 @@ def _checked(audit: Audit) -> str:
         f"<tr><td>{escape(one.name)}</td><td>{escape(one.group)}</td><td>{_list(checked(audit, one, exact=False))}</td></tr>"
         for group in audit.groups
         for one in group.replicas
+    ]
+    rows += [
+        f"<tr><td>store</td><td>{escape(group.group)}</td><td>{_list(lines_of(stored))}</td></tr>"
+        for group in audit.groups
+        for stored in group.stored
     ]
     clients = "" if audit.clients is None else _list(audit.clients.lines())
     away = [f"{group.group}: {name}: nothing was verified" for group in audit.groups for name in group.missing]

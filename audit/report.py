@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import CLIENT_STEP, RULES, UNDECIDABLE
+from ledgermq.audit.checks.rules import RULE_STEP, RULES, UNDECIDABLE
+from ledgermq.audit.checks.stored import as_object, lines_of
 from ledgermq.audit.jobs import Audit
 from ledgermq.audit.outputs import WriteTo, text, write_set
 from ledgermq.proto import units
@@ -103,6 +104,8 @@ def as_json(audit: Audit) -> dict[str, object]:
         told["scanned_by"] = scanned_by(audit)
     if audit.clients is not None:
         told["clients"] = audit.clients.as_json()
+    if audit.store is not None:
+        told["stored"] = [as_object(group.group, stored) for group in audit.groups for stored in group.stored]
     return told
 
 
@@ -140,6 +143,8 @@ def as_text(audit: Audit, *, exact: bool = False) -> str:
             size = f"bytes={one.end_pos}" if exact else f"size={units.size_words(one.end_pos)}"
             lines.append(f"  {one.name}: {verdict}  entries={one.entries} {size} coverage={covered} dir={one.directory}")
             lines += [f"    {told}" for told in checked(audit, one, exact=exact)]
+        for stored in group.stored:
+            lines += [f"  store: {stored.place}", *(f"    {told}" for told in lines_of(stored))]
     lines += [] if audit.outlined or not audit.groups else [f"log files scanned by: {', '.join(scanned_by(audit)) or 'nothing'}"]
     lines += [] if audit.clients is None else audit.clients.lines()
     lines += [finding.text for finding in audit.findings]
@@ -151,7 +156,7 @@ def as_text(audit: Audit, *, exact: bool = False) -> str:
 
 def next_steps(audit: Audit) -> list[str]:
     """The operator's next steps, one line per kind of finding."""
-    steps = {(f.flaw.rule if f.flaw.rule in CLIENT_STEP else f.klass): f.next_step for f in audit.findings}
+    steps = {(f.flaw.rule if f.flaw.rule in RULE_STEP else f.klass): f.next_step for f in audit.findings}
     return [f"next step for {kind}: {steps[kind]}" for kind in sorted(steps)]
 
 

@@ -20,16 +20,16 @@ from ledgermq.audit.checks.scan import LogReport, scan
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.files import stat_of
 from ledgermq.audit.reading.node_paths import NodeLost
-from ledgermq.audit.reading.trees import entries_root
+from ledgermq.audit.reading.objects import StoreLost
 from ledgermq.audit.reading.walk import LogFile, Progress
 from ledgermq.audit.state.derive import StateReport, check_state
 
-LOG, TAILS, STATE, KEYS, OUTLINE, BACKUP = "log", "tails", "state", "keyindex", "outline", "backup"
+LOG, TAILS, STATE, KEYS, OUTLINE, BACKUP, STORED = "log", "tails", "state", "keyindex", "outline", "backup", "stored"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One partition. `kind` is one of `LOOKS`: `log` is about the task's log file, the others about its replica."""
+    """One partition. `kind` is one of `LOOKS`: `log` and `stored` are about the task's log file, the others about its replica."""
 
     directory: str
     task: LogFile
@@ -46,6 +46,8 @@ class Work:
     @property
     def size(self) -> int:
         """Bytes that count for progress."""
+        if self.kind == STORED:
+            return self.task.data_file_bytes
         try:
             found = stat_of(self.task.path) if self.kind == LOG else None
         except NodeLost:
@@ -65,7 +67,7 @@ class Outcome:
     state: StateReport | None = None
     outline: tuple[LogReport, ...] = ()
     lost: str = ""
-    """Why the node with the files could not be asked; nothing was checked then."""
+    """Why the node or the store with the files could not be asked; nothing was checked then."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -102,8 +104,12 @@ def _log_report(log: dict[str, Any]) -> LogReport:
 def _look_at_log(task: LogFile, progress: Progress | None) -> Outcome:
     report = scan(task, progress)
     if task.deep and report.ending == "blank":
-        report.sha256, report.root = bytewise.digest(task.path, report.length), entries_root(task.path, report.end)
+        report.sha256, report.root = bytewise.digest(task.path, report.length), bytewise.entries_root(task.path, report.end)
     return Outcome(report)
+
+
+def _look_at_stored(task: LogFile, progress: Progress | None) -> Outcome:
+    return Outcome(scan(task, progress))
 
 
 def _look_at_tails(task: LogFile, progress: Progress | None) -> Outcome:
@@ -133,6 +139,7 @@ LOOKS: dict[str, Callable[[LogFile, Progress | None], Outcome]] = {
     KEYS: _look_at_keys,
     OUTLINE: _look_at_outline,
     BACKUP: _look_at_backup,
+    STORED: _look_at_stored,
 }
 
 
@@ -144,5 +151,5 @@ def look(work: Work, progress: Progress | None = None) -> Outcome:
     """Run one partition: the one function that both engines call."""
     try:
         return LOOKS[work.kind](work.task, progress)
-    except NodeLost as lost:
+    except (NodeLost, StoreLost) as lost:
         return Outcome(lost=str(lost))

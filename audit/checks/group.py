@@ -10,6 +10,37 @@ from ledgermq.audit.checks.rules import Finding
 MAJORITY = "majority"
 """The rule of a group whose records name none."""
 
+Spans = list[tuple[int, int]]
+"""Ranges of positions in the log, in order, the ends exclusive."""
+
+
+@dataclass(slots=True)
+class StoredResult:
+    """What was compared of the log of one broker group in the store, and what was not, in positions of the log."""
+
+    place: str
+    log_id: str
+    files: int = 0
+    entries: int = 0
+    begin_index: int | None = None
+    last_index: int | None = None
+    read: Spans = field(default_factory=list)
+    """Compared with the manifests, and every entry verified."""
+    sealed: Spans = field(default_factory=list)
+    """Compared with what the replicas recorded of the files."""
+    sealed_there: Spans = field(default_factory=list)
+    """Compared only with seals in the stored log itself."""
+    replicas: dict[str, Spans] = field(default_factory=dict)
+    """Replica → compared with its own files."""
+    unread: Spans = field(default_factory=list)
+    """Named by manifests, and missing or not read to the end."""
+    unsealed: Spans = field(default_factory=list)
+    """Read, and no seal is known."""
+    alone: Spans = field(default_factory=list)
+    """On no audited replica: compared with digests only."""
+    not_stored: Spans = field(default_factory=list)
+    """Parts of the replicas' logs that the store does not have."""
+
 
 @dataclass(slots=True)
 class GroupResult:
@@ -46,6 +77,8 @@ class GroupResult:
     """Replicas in a new directory that no membership record names yet: they lost their data, and have made no promises since."""
     lost: dict[str, str] = field(default_factory=dict)
     """Replicas of a running cluster that could not be read → why."""
+    stored: list[StoredResult] = field(default_factory=list)
+    """What was compared of its log in an object store, if one was given."""
 
     @property
     def proving(self) -> tuple[str, ...]:

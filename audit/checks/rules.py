@@ -31,7 +31,7 @@ NEXT_STEP = {
     UNDECIDABLE: "No majority proves which bytes are right: keep all directories, look for a further copy, and do not repair by hand.",
 }
 
-CLIENT_STEP = {
+RULE_STEP = {
     "client.lost": "Keep all directories and the receipts: an acknowledged message is gone; look for another copy of the log.",
     "client.twice": "Keep all directories: one message is in the log twice, and consumers received it twice.",
     "client.order": "Keep all directories and the clients' files: messages changed their order.",
@@ -39,6 +39,15 @@ CLIENT_STEP = {
     "client.phantom": "Keep all directories and the clients' files: a consumer received a message that the log does not hold.",
     "client.redelivered": "Compare with the consumer group's delivery records in the log; messages were processed again.",
     "client.delivery": "Correct the program that wrote this file of deliveries.",
+    "stored.digest": "Put the object back from the store's own versions, or from a replica with the file; no node looks for it again.",
+    "stored.missing": "Put the object back from the store's own versions, or from a replica with the file; no node looks for it again.",
+    "stored.gap": "Put the objects back from the store's own versions; until then a restore ends before the gap.",
+    "stored.older": "Put the newer objects back from the store's own versions, and find out who replaced or removed them.",
+    "stored.foreign": "Keep it, find out who wrote it, and give every cluster a prefix of its own.",
+    "stored.manifest": "Put the manifest back from the store's own versions; it says nothing that the log file does not say.",
+    "stored.entries": "Put the manifest back from the store's own versions, and keep the replicas: it does not describe the stored file.",
+    "stored.seal": "Keep all replicas and the object: the store holds another file than the one that a majority sealed.",
+    "stored.replica": "Keep the replica and the object: one of them is not what a majority sealed; audit with --deep.",
 }
 
 
@@ -186,6 +195,15 @@ RULES = _table(
     replica.reordered    | reordered     | replicas hold the entries in the same order
     replica.bytes        | divergence    | replicas are byte for byte equal up to the compared index
     commit.lost          | undecidable   | a majority holds every index that any replica recorded as committed
+    stored.digest        | bit-rot       | an object of tiered storage has the bytes whose digest its manifest names
+    stored.missing       | missing       | the store has every object that a manifest, or the begin of its log, names
+    stored.gap           | missing       | the manifests in a store follow each other, up to where the logs of the replicas begin
+    stored.older         | missing       | the store still has what a replica found there, in its newest version
+    stored.foreign       | extra         | the store holds only objects of the logs of its cluster
+    stored.manifest      | bit-rot       | a description in the store has the checksum and the keys it claims
+    stored.entries       | wrong-derived | a manifest names the entries, terms and chain CRCs at both ends of its file
+    stored.seal          | divergence    | a stored file is the one that the replicas recorded: digest, entries, leaf of the log tree
+    stored.replica       | divergence    | a stored file holds what the same file of a replica holds
     client.lost          | missing       | every message that a receipt calls durable is stored
     client.twice         | extra         | a message of a native producer is stored once
     client.order         | reordered     | a producer's messages, and a message group's deliveries to a FIFO group, keep their order
@@ -236,7 +254,7 @@ class Finding:
     @property
     def next_step(self) -> str:
         """The operator's next step."""
-        return CLIENT_STEP.get(self.flaw.rule, NEXT_STEP[self.klass])
+        return RULE_STEP.get(self.flaw.rule, NEXT_STEP[self.klass])
 
     @property
     def text(self) -> str:

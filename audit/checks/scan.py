@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ledgermq.audit.checks import derived
 from ledgermq.audit.checks.order import OrderCheck, ProducerRun
 from ledgermq.audit.checks.rules import Flaw, coalesce
+from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
 from ledgermq.audit.reading.decode import (
     ENTRY_BYTES_MIN,
@@ -34,6 +35,7 @@ from ledgermq.audit.reading.decode import (
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import stored_chain
 from ledgermq.audit.reading.native import KERNEL, PYTHON, SCAN, Kernel, may_ask
+from ledgermq.audit.reading.objects import StoredObject
 from ledgermq.audit.reading.walk import WINDOW_BYTES, LogFile, Piece, Progress, Walk
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ class LogReport:
     seals: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every seal record."""
     sha256: str = ""
-    """For a file that ends in a blank, if bytes are compared (`--deep`): the digest in the form of a seal."""
+    """For a file that ends in a blank, if bytes are compared (`--deep`), and for every stored one: the digest in the form of a seal."""
     root: str = ""
     """Likewise the root of the tree over its entries; empty if they are damaged."""
     resets: list[tuple[int, str]] = field(default_factory=list)
@@ -158,6 +160,10 @@ class Scan:
             self._unreadable(error)
             return
         try:
+            digests = bytewise.Digests()
+            if isinstance(file, StoredObject):
+                # An object is fetched once, so it is digested in the same pass.
+                file.watch(digests.add)
             report.length = file.size
             self._check_length()
             self._limit = self.task.limit(report.length)
@@ -168,6 +174,9 @@ class Scan:
             report.end, report.ending = walk.end, walk.ending
             self._flaws += walk.flaws
             self._reach(report.length)
+            if isinstance(file, StoredObject):
+                file.read_rest()
+                report.sha256, report.root = digests.found(report.end)
         except OSError as error:
             self._unreadable(error)
         finally:

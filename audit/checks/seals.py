@@ -42,15 +42,23 @@ def seals_of(result: GroupResult) -> dict[int, Seal]:
     found: dict[int, Seal] = {}
     limit = -1 if result.compared is None else result.compared
     for value in _records(result, limit):
-        fields = [value.get(key) for key in ("base", "first", "last", "end", "sha256")]
-        if all(isinstance(field, int) for field in fields[:4]) and isinstance(fields[4], str):
-            base, first, last, end = (int(str(field)) for field in fields[:4])
-            seal = Seal(first, last, end, fields[4], *_tree(value.get("tree")))
+        told = seal_in(value)
+        if told is not None:
+            base, seal = told
             known = found.setdefault(base, seal)
             # Where a seal needs a root, one without it changes nothing, and is followed by another.
             if not known.root and replace(known, root=seal.root, entries=seal.entries) == seal:
                 found[base] = seal
     return found
+
+
+def seal_in(value: Mapping[str, object]) -> tuple[int, Seal] | None:
+    """Base and seal in a record; None if a field is missing."""
+    fields = [value.get(key) for key in ("base", "first", "last", "end", "sha256")]
+    if not all(isinstance(field, int) for field in fields[:4]) or not isinstance(fields[4], str):
+        return None
+    base, first, last, end = (int(str(field)) for field in fields[:4])
+    return base, Seal(first, last, end, fields[4], *_tree(value.get("tree")))
 
 
 def _tree(value: object) -> tuple[str, int]:

@@ -25,7 +25,8 @@ from ledgermq.client.proofs import ed25519
 from ledgermq.client.proofs.witness_files import accepted_of, groups_in, public_key
 from ledgermq.proto.signed_notes import Checkpoint, verify
 
-_LEAF = struct.Struct(">8sQQQQ32s")
+LEAF = struct.Struct(">8sQQQQ32s")
+"""A leaf of the log tree: magic, base, first index, number of entries, end position, root."""
 _HASH = 32
 
 
@@ -137,7 +138,7 @@ def leaves_of(one: Replica) -> list[bytes]:
     while (seal := waiting.pop(following, None)) is not None:
         root = bytes.fromhex(seal["tree"]["root"])
         first, following = following, seal["last"] + 1
-        leaf = _LEAF.pack(b"LMQTREE1", seal["base"], first, following - first, seal["end"], root)
+        leaf = LEAF.pack(b"LMQTREE1", seal["base"], first, following - first, seal["end"], root)
         leaves.append(hashlib.sha256(b"\0" + leaf).digest())
     return leaves
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, SECTOR, crc
 from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.trees import EntriesTree
 
 READ_MAX = 64 << 20
 LOOK_AHEAD = 64
@@ -73,3 +74,30 @@ def digest(path: str, limit: int) -> str:
         for offset in range(0, limit, CHUNK):
             whole.update(hashlib.sha256(file.pread(min(CHUNK, limit - offset), offset)).digest())
     return whole.hexdigest()
+
+
+def entries_root(path: str, end: int) -> str:
+    """The root over the entries in the first `end` bytes of a file, in hexadecimal; empty if these bytes are not exactly entries. Raises
+    OSError."""
+    tree = EntriesTree()
+    with open_file(path) as file:
+        for offset in range(0, end, 4 * CHUNK):
+            tree.add(file.pread(min(4 * CHUNK, end - offset), offset))
+    return tree.root(end)
+
+
+class Digests:
+    """Digest and tree of a log file that passes through from front to back, in pieces of whole chunks but for the last."""
+
+    def __init__(self) -> None:
+        self._whole = hashlib.sha256()
+        self._tree = EntriesTree()
+
+    def add(self, piece: bytes) -> None:
+        for at in range(0, len(piece), CHUNK):
+            self._whole.update(hashlib.sha256(memoryview(piece)[at : at + CHUNK]).digest())
+        self._tree.add(piece)
+
+    def found(self, end: int) -> tuple[str, str]:
+        """What `digest` of the whole file and `entries_root` of its first `end` bytes give."""
+        return self._whole.hexdigest(), self._tree.root(end)

@@ -2,7 +2,8 @@
 
 Files are read with `pread`, never mapped, so that a shrinking file or a failing device gives an `OSError` instead of a signal. A path that
 starts with `node://` is on a running node: it works with the same functions, which raise `NodeLost` if the node does not answer
-(`remote.py`, loaded with the first such path). This module does not know what the bytes mean, and writes nothing.
+(`remote.py`, loaded with the first such path). A path that starts with `store://` is an object of tiered storage (`objects.py`): it can be
+opened. This module does not know what the bytes mean, and writes nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Union
 
-from ledgermq.audit.reading.node_paths import is_remote
+from ledgermq.audit.reading.node_paths import STORE, is_remote
 
 if TYPE_CHECKING:
+    from ledgermq.audit.reading.objects import StoredObject
     from ledgermq.audit.reading.remote import RemoteFile
 
 
@@ -74,7 +76,7 @@ class File:
         self.close()
 
 
-AnyFile = Union[File, "RemoteFile"]
+AnyFile = Union[File, "RemoteFile", "StoredObject"]
 
 
 def _entries(path: str, *, itself: bool = False) -> list[Any]:
@@ -89,6 +91,10 @@ def open_file(path: str) -> AnyFile:
         from ledgermq.audit.reading.remote import RemoteFile
 
         return RemoteFile(path)
+    if path.startswith(STORE):
+        from ledgermq.audit.reading.objects import StoredObject
+
+        return StoredObject(path)
     return File(os.open(path, os.O_RDONLY))
 
 

@@ -10,6 +10,8 @@ from ledgermq.audit.reading.walk import LogFile
 
 def header_at(task: LogFile, index: int) -> tuple[int, tuple[int, ...]] | None:
     """Position and header fields of an entry, found through the index files; None if they do not lead to it."""
+    if task.key:
+        return None
     try:
         data = read_space(task.index_directory, task.index_file_bytes, index * INDEX_UNIT_BYTES, (index + 1) * INDEX_UNIT_BYTES)
         if len(data) < INDEX_UNIT_BYTES:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 NODE = "node://"
+STORE = "store://"
+"""What the path of an object of tiered storage begins with (`objects.py`)."""
 NODE_FILE = "node.json"
 
 

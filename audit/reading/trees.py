@@ -5,48 +5,48 @@ from __future__ import annotations
 import hashlib
 
 from ledgermq.audit.reading.decode import ENTRY_BYTES_MIN, ENTRY_MAGIC
-from ledgermq.audit.reading.files import open_file
 
-WINDOW = 4 << 20
 _MAGIC = ENTRY_MAGIC.to_bytes(4, "big")
 
 
-def entries_root(path: str, end: int) -> str:
-    """The root over the entries in the first `end` bytes of a file, in hexadecimal; empty if these bytes are not exactly entries. Raises
-    OSError."""
-    towers: list[tuple[int, bytes]] = []
-    """(height, root) of perfect trees, the highest first."""
-    with open_file(path) as file:
-        held, begin = b"", 0
-        while begin < end:
-            data = held + file.pread(min(WINDOW, end - begin - len(held)), begin + len(held))
-            at = _take(data, towers)
-            if at is None or (at == 0 and len(data) in (len(held), end - begin)):
-                return ""
-            held, begin = data[at:], begin + at
-    return _folded(towers).hex() if towers else ""
+class EntriesTree:
+    """The tree over the entries of a log file that passes through in pieces, up to the first place where no entry lies."""
 
+    def __init__(self) -> None:
+        self._towers: list[tuple[int, bytes]] = []
+        """(height, root) of perfect trees, the highest first."""
+        self._held = b""
+        self._end = 0
+        self._stuck = False
 
-def _take(data: bytes, towers: list[tuple[int, bytes]]) -> int | None:
-    """Add the entries that lie whole in `data`; how many bytes they are. None if something else lies there."""
-    at = 0
-    while at + 8 <= len(data):
-        size = int.from_bytes(data[at + 4 : at + 8], "big")
-        if data[at : at + 4] != _MAGIC or not ENTRY_BYTES_MIN <= size < 1 << 27:
-            return None
-        if at + size > len(data):
-            break
-        height, root = 0, hashlib.sha256(b"\x00" + data[at : at + size]).digest()
-        while towers and towers[-1][0] == height:
-            root = hashlib.sha256(b"\x01" + towers.pop()[1] + root).digest()
+    def add(self, piece: bytes) -> None:
+        """Add the bytes behind those of the last call."""
+        if self._stuck:
+            return
+        data, at = self._held + piece, 0
+        while at + 8 <= len(data):
+            size = int.from_bytes(data[at + 4 : at + 8], "big")
+            if data[at : at + 4] != _MAGIC or not ENTRY_BYTES_MIN <= size < 1 << 27:
+                self._stuck = True
+                break
+            if at + size > len(data):
+                break
+            self._add_leaf(hashlib.sha256(b"\x00" + data[at : at + size]).digest())
+            at += size
+        self._held, self._end = data[at:], self._end + at
+
+    def root(self, end: int) -> str:
+        """In hexadecimal; empty unless exactly the first `end` bytes are entries."""
+        if self._end != end or not self._towers:
+            return ""
+        root = self._towers[-1][1]
+        for _, left in reversed(self._towers[:-1]):
+            root = hashlib.sha256(b"\x01" + left + root).digest()
+        return root.hex()
+
+    def _add_leaf(self, root: bytes) -> None:
+        height = 0
+        while self._towers and self._towers[-1][0] == height:
+            root = hashlib.sha256(b"\x01" + self._towers.pop()[1] + root).digest()
             height += 1
-        towers.append((height, root))
-        at += size
-    return at
-
-
-def _folded(towers: list[tuple[int, bytes]]) -> bytes:
-    root = towers[-1][1]
-    for _, left in reversed(towers[:-1]):
-        root = hashlib.sha256(b"\x01" + left + root).digest()
-    return root
+        self._towers.append((height, root))

@@ -31,6 +31,7 @@ from ledgermq.audit.reading.decode import (
 )
 from ledgermq.audit.reading.files import AnyFile
 from ledgermq.audit.reading.native import KERNEL, Kernel, may_ask
+from ledgermq.audit.reading.node_paths import STORE
 
 if TYPE_CHECKING:
     from ledgermq_native.audit_scan import Clean
@@ -67,6 +68,8 @@ class LogFile:
     """Where the log's first file begins: above 0 if it was trimmed."""
     end_pos: int | None = None
     """For a running replica, the end of the checked part of the log. None: the log is checked to its end."""
+    key: str = ""
+    """For a file in an object store, its key; nothing derived lies beside it."""
 
     def limit(self, length: int) -> int:
         """How many bytes of this file, which has `length` bytes, are checked."""
@@ -78,7 +81,7 @@ class LogFile:
 
     @property
     def path(self) -> str:
-        return f"{self.root}/{self.log_folder}/data/{self.name}"
+        return f"{STORE}{self.key}" if self.key else f"{self.root}/{self.log_folder}/data/{self.name}"
 
     @property
     def index_directory(self) -> str:
@@ -86,8 +89,8 @@ class LogFile:
 
     @property
     def shown(self) -> str:
-        """The file as findings name it: its path under the node directory."""
-        return f"{os.path.basename(self.root)}/{self.log_folder}/data/{self.name}"
+        """The file as findings name it: its path under the node directory, or its key."""
+        return self.key or f"{os.path.basename(self.root)}/{self.log_folder}/data/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ class Walk:
 
     def _units(self, window: bytes) -> NDArray[np.void]:
         """The index units that should describe the window, read from the unit of the first header's index on."""
-        if len(window) < HEADER_BYTES:
+        if len(window) < HEADER_BYTES or self.task.key:
             return np.empty(0, INDEX_UNIT)
         index = HEADER.unpack_from(window)[2]
         if not 0 <= index < 1 << 48:

@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.jobs import adopt
+from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.files import is_directory
 from ledgermq.audit.reading.node_paths import NODE
 from ledgermq.audit.reading.remote import access, use
@@ -45,7 +46,7 @@ from ledgermq.audit.spark.views.state import StateView
 from ledgermq.audit.spark.views.units import IndexView, QueueView
 from ledgermq.audit.spark.views.view import Share, View, struct_of
 from ledgermq.audit.spark.views.wanted import Wanted, wanted_of
-from ledgermq.audit.works import Work
+from ledgermq.audit.works import STORED, Work
 
 VIEWS: dict[str, View] = {
     "entries": EntriesView(),
@@ -198,6 +199,7 @@ class WorkReader(DataSourceReader):  # type: ignore[misc]
         self._works = works
         # The credentials are known where the query is planned; tasks may run on machines that do not have them.
         self._access = access() if any(NODE in work for work in works) else None
+        self._store = objects.access().with_keys() if any(f'"kind": "{STORED}"' in work for work in works) else None
 
     def partitions(self) -> list[WorkPartition]:
         return [WorkPartition(work) for work in self._works]
@@ -209,5 +211,7 @@ class WorkReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if self._access is not None:
             use(self._access)
+        if self._store is not None:
+            objects.use(self._store)
         if isinstance(partition, WorkPartition):
             yield work_batch(Work.from_json(partition.work)).to_arrow(self._schema)

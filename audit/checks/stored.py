@@ -1,0 +1,384 @@
+"""Comparing the objects of tiered storage with their manifests, with what replicas recorded of their files, and with their own files.
+
+The store decides nothing in a cluster, so it counts for no majority here. The measure is what a majority recorded of a file: its seal in
+the log or in a snapshot, the digests in the trim records, and the leaf in the log tree, which outlives the file on every replica. The
+objects were read and scanned before (`works.STORED`); no object is read here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from ledgermq.audit.checks.group import GroupResult, Spans, StoredResult
+from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.checks.rules import RULES, Finding, Flaw
+from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.checks.seals import Seal, seal_in, seals_of
+from ledgermq.audit.checks.witnesses import LEAF, leaves_of
+from ledgermq.audit.reading.begin import former_logs
+from ledgermq.audit.reading.decode import read_sealed_json
+from ledgermq.audit.reading.objects import StoreAccess
+from ledgermq.audit.reading.stored_logs import NAME, Manifest, StoredLog
+
+NOTE = "state/tiered"
+
+
+def notes_of(replicas: Iterable[Replica], access: StoreAccess) -> dict[str, int]:
+    """Replica → the position before which it noted that it had verified everything in this store, whatever address it reaches it by. Read
+    them before the store is listed. Raises NodeLost."""
+    found = {}
+    for one in replicas:
+        try:
+            value = read_sealed_json(f"{one.root}/{NOTE}")
+        except OSError as error:
+            one.flaw("file.read", NOTE, str(error.strerror))
+            continue
+        url = str((value or {}).get("place")).partition(" at ")[0]
+        if (
+            value is not None
+            and (value.get("log_id"), url) == (one.log_id, access.url.rstrip("/"))
+            and isinstance(value.get("verified_pos"), int)
+        ):
+            found[one.name] = int(value["verified_pos"])
+    return found
+
+
+def check_store(
+    result: GroupResult, logs: Sequence[StoredLog], reports: Mapping[str, LogReport], notes: Mapping[str, int], place: str
+) -> None:
+    """Compare what the store holds of one judged broker group. `logs`: all logs of the store; `reports`: the scan of each object that was
+    read, by its key. `notes` as in `notes_of`."""
+    ids = {one.log_id for one in result.replicas if one.log_id is not None}
+    clusters = {one.identity["cluster_id"] for one in result.replicas if one.identity is not None}
+    former = {log_id for one in result.replicas for log_id in former_logs(one.root)}
+    own: list[StoredLog] = []
+    for log in logs:
+        if log.group != result.group:
+            continue
+        if log.log_id in ids:
+            own.append(log)
+        elif log.log_id in former:
+            result.notes.append(
+                f"group {result.group}: the store also holds the log {log.log_id} from before a recovery; it was not compared"
+            )
+        else:
+            size = sum(log.objects.values())
+            known = ", ".join(sorted(ids)) or "unknown"
+            proof = f"{log.folder} holds {len(log.objects)} objects of a log that no replica has; their log is {known}"
+            _tell(result, "stored.foreign", log.folder, None, 0, size, proof)
+    for log in own:
+        found = StoredResult(place, log.log_id)
+        result.stored.append(found)
+        _check_log(result, log, reports, notes, clusters, found)
+    if not own:
+        lost = max(notes.values(), default=0)
+        if lost:
+            proof = f"replicas found their log up to position {lost} at {place}, and nothing of it is there any more"
+            _tell(result, "stored.older", f"{result.group}/{min(ids, default='')}", None, 0, lost, proof)
+        result.reasons.append(f"group {result.group}: the store holds nothing of its log")
+
+
+def _tell(result: GroupResult, rule: str, key: str, index: int | None, start: int, end: int, proof: str) -> None:
+    result.findings.append(Finding(RULES[rule].klass, NAME, result.group, Flaw(rule, key, index, start, end, proof)))
+
+
+def _check_log(
+    result: GroupResult,
+    log: StoredLog,
+    reports: Mapping[str, LogReport],
+    notes: Mapping[str, int],
+    clusters: set[str],
+    found: StoredResult,
+) -> None:
+    for key in log.damaged:
+        _tell(result, "stored.manifest", key, None, 0, log.objects[key], "it does not have its checksum, or not its fields")
+    about = log.about
+    if about is None and f"{log.folder}/log.json" not in log.objects:
+        _tell(result, "stored.missing", f"{log.folder}/log.json", None, 0, 0, "the description of the log is not there")
+    if (about is not None and (about["group"], about["log_id"]) != (log.group, log.log_id)) or (
+        about is not None and clusters - {about["cluster_id"]}
+    ):
+        proof = f"it describes log {about['log_id']} of {about['group']} in cluster {about['cluster_id']}"
+        _tell(result, "stored.foreign", f"{log.folder}/log.json", None, 0, log.objects[f"{log.folder}/log.json"], proof)
+    if log.begin and f"{log.folder}/snapshot" not in log.objects:
+        proof = f"the stored log begins at position {log.begin}, and the snapshot of what was before is not there"
+        _tell(result, "stored.missing", f"{log.folder}/snapshot", None, 0, 0, proof)
+    _check_objects(result, log)
+    _check_order(result, log, notes)
+    seals, digests, trees = seals_of(result), _trimmed_digests(result), [set(leaves_of(one)) for one in result.replicas]
+    there = {seal[0]: seal[1] for file in reversed(log.files) for seal in _seals_in(reports.get(file.object))}
+    found.files = len(log.files)
+    for file in log.files:
+        report = reports.get(file.object)
+        if file.object not in log.objects or report is None or any(flaw.rule == "file.read" for flaw in report.flaws):
+            found.unread.append((file.base, file.next_base))
+            continue
+        found.read.append((file.base, file.next_base))
+        found.entries += report.entries
+        if not _check_file(result, file, report):
+            continue
+        known = seals.get(file.base)
+        recorded = known.sha256 if known is not None else digests.get(file.base)
+        leaf = _in_tree(report, trees)
+        if recorded is not None and recorded != file.sha256:
+            older = recorded in log.former(file.base)
+            rule = "stored.older" if older or file.sha256 in log.former(file.base) else "stored.seal"
+            proof = f"the file has SHA-256 {file.sha256[:16]}…, a majority sealed {recorded[:16]}…"
+            _tell(result, rule, file.object, file.first, 0, file.size, proof)
+        elif known is not None and (known.first, known.last, known.end) != (file.first, file.last, file.end):
+            proof = f"sealed with entries {known.first} to {known.last} up to position {known.end}; "
+            proof += f"stored {file.first} to {file.last} up to {file.end}"
+            _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
+        elif leaf is False and there.get(file.base, Seal(0, 0, 0, "")).root:
+            entries = f"{report.entries} entries from {file.first} on with the root {report.root[:16]}…"
+            proof = f"the replicas' log tree has no leaf for its {entries}"
+            _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
+        if recorded is not None or leaf:
+            found.sealed.append((file.base, file.next_base))
+        elif file.base in there:
+            found.sealed_there.append((file.base, file.next_base))
+            if there[file.base].sha256 != file.sha256:
+                proof = f"the file has SHA-256 {file.sha256[:16]}…, a seal behind it in the store says {there[file.base].sha256[:16]}…"
+                _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
+        else:
+            found.unsealed.append((file.base, file.next_base))
+        if not _compare_with_replicas(result, file, report, found):
+            found.alone.append((file.base, file.next_base))
+    found.begin_index = log.files[0].first if log.files else None
+    found.last_index = log.files[-1].last if log.files else None
+    reach = max((one.end_pos for one in result.replicas), default=0)
+    low = min((one.begin.pos for one in result.replicas), default=0)
+    found.not_stored = list(_missing_spans(max(low, log.begin), reach, [(file.base, file.next_base) for file in log.files]))
+    if low < log.begin:
+        found.not_stored.insert(0, (low, log.begin))
+    for spans in (found.read, found.sealed, found.sealed_there, found.unread, found.unsealed, found.alone, found.not_stored):
+        spans[:] = _joined(spans)
+    found.replicas = {name: _joined(spans) for name, spans in sorted(found.replicas.items())}
+    if found.unsealed:
+        told = spans_text(found.unsealed)
+        result.reasons.append(
+            f"group {result.group}: no seal is known of the stored positions {told}; audit the replicas up to their present end"
+        )
+
+
+def _check_objects(result: GroupResult, log: StoredLog) -> None:
+    """Every manifest has its object in its length, which is that of all files; every log file has its manifest, or waits for it behind the
+    last one."""
+    for file in log.files:
+        size = log.objects.get(file.object)
+        if size is None:
+            proof = f"its manifest names it, with entries {file.first} to {file.last}"
+            _tell(result, "stored.missing", file.object, file.first, 0, file.size, proof)
+        elif size != file.size:
+            bounds = sorted((size, file.size))
+            _tell(result, "stored.digest", file.object, file.first, bounds[0], bounds[1], f"{size} bytes instead of {file.size}")
+        if log.about is not None and file.size != log.about["data_file_bytes"]:
+            proof = f"it describes {file.size} bytes, the files of the log have {log.about['data_file_bytes']}"
+            _tell(result, "stored.entries", file.key, file.first, 0, log.objects[file.key], proof)
+        if file.log_id != log.log_id:
+            _tell(result, "stored.foreign", file.key, file.first, 0, log.objects[file.key], f"it describes a file of the log {file.log_id}")
+    known = {file.object for file in log.files}
+    for ending, base, sha256 in log.names():
+        key = f"{log.folder}/{base:020d}-{sha256}.log"
+        if ending == "log" and key not in known and base < log.end and sha256 not in log.former(base):
+            damaged = f"{log.folder}/{base:020d}.json" in log.damaged
+            if not damaged and any(file.base == base for file in log.files):
+                proof = f"no manifest names it; the one of position {base} names another digest"
+                _tell(result, "stored.foreign", key, None, 0, log.objects.get(key, 0), proof)
+
+
+def _check_order(result: GroupResult, log: StoredLog, notes: Mapping[str, int]) -> None:
+    """The manifests are one history without a gap, as far as the replicas found it there, or need it."""
+    if log.files and log.files[0].base > log.begin:
+        first = log.files[0]
+        _gap(result, log, log.begin, first.base, f"the stored log begins there, and the first manifest is that of entry {first.first}")
+    for before, after in pairwise(log.files):
+        if after.base != before.next_base:
+            _gap(
+                result,
+                log,
+                before.next_base,
+                after.base,
+                f"the manifests on both sides end with entry {before.last} and begin with {after.first}",
+            )
+        elif (after.first, after.term, after.chain) != (before.last + 1, before.last_term, before.last_chain):
+            proof = (
+                f"it continues entry {after.first - 1} of term {after.term} and chain {after.chain:08x}; the file before ends with entry "
+            )
+            proof += f"{before.last} of term {before.last_term} and chain {before.last_chain:08x}"
+            _tell(result, "stored.entries", after.key, after.first, 0, log.objects[after.key], proof)
+    noted = max(notes.values(), default=0)
+    if noted > log.end:
+        names = ", ".join(name for name, pos in sorted(notes.items()) if pos == noted)
+        proof = f"{names} found the log up to position {noted} in the store; now it ends at {log.end}"
+        _tell(result, "stored.older", f"{log.folder}/{log.end:020d}.json", None, log.end, noted, proof)
+    begin = min((one.begin.pos for one in result.replicas), default=0)
+    if begin > max(log.end, noted):
+        _gap(result, log, log.end, begin, f"no replica has it any more: their logs begin at position {begin}")
+
+
+def _gap(result: GroupResult, log: StoredLog, start: int, end: int, proof: str) -> None:
+    if f"{log.folder}/{start:020d}.json" not in log.damaged:
+        _tell(result, "stored.gap", f"{log.folder}/{start:020d}.json", None, start, end, f"positions {start} to {end} are missing; {proof}")
+
+
+def _check_file(result: GroupResult, file: Manifest, report: LogReport) -> bool:
+    """Compare one object with its manifest. Returns whether its bytes are those that the manifest names."""
+    if report.sha256 != file.sha256:
+        # The entries say where, if the change is in one of them.
+        places = [flaw for flaw in report.flaws if flaw.rule not in ("file.length",)]
+        start = min((flaw.byte_from for flaw in places), default=0)
+        end = max((flaw.byte_to for flaw in places), default=report.length)
+        index = next((flaw.index for flaw in places if flaw.index is not None), file.first)
+        told = f"; {places[0].rule}: {places[0].proof}" if places else ""
+        proof = f"SHA-256 {report.sha256[:16]}…, the manifest says {file.sha256[:16]}…{told}"
+        if not any(f.flaw.rule == "stored.digest" and f.flaw.file == file.object for f in result.findings):
+            _tell(result, "stored.digest", file.object, index, start, end, proof)
+        return False
+    known = {(f.flaw.rule, f.flaw.file) for f in result.findings}
+    for flaw in report.flaws:
+        if flaw.rule in ("chain.seed", "entry.chain") and flaw.index == file.first:
+            # The bytes are the sealed ones, so the manifest names a wrong chain CRC before them.
+            if ("stored.entries", file.key) not in known:
+                _tell(result, "stored.entries", file.key, file.first, 0, 0, f"its first entry does not continue chain CRC {file.chain:08x}")
+        else:
+            result.findings.append(Finding(RULES[flaw.rule].klass, NAME, result.group, flaw))
+    has = report.first_index, report.last_index, report.base + report.end, report.last_term, report.last_chain, report.last_store_ms
+    wants = file.first, file.last, file.end, file.last_term, file.last_chain, file.last_store_ms
+    if has != wants:
+        proof = f"first and last entry, end, last term, chain CRC and store time are {has}; the manifest says {wants}"
+        _tell(result, "stored.entries", file.key, file.first, 0, 0, proof)
+    return True
+
+
+def _seals_in(report: LogReport | None) -> Iterator[tuple[int, Seal]]:
+    """Base and seal of the seal records in a stored file, the last first: the first record of a file counts."""
+    for _, body in reversed(report.seals if report is not None else []):
+        try:
+            value = json.loads(body)
+        except ValueError:
+            continue
+        seal = seal_in(value) if isinstance(value, dict) else None
+        if seal is not None:
+            yield seal
+
+
+def _trimmed_digests(result: GroupResult) -> dict[int, str]:
+    """The digests in the trim records of the replicas' logs up to the compared index, and in their snapshots."""
+    limit = -1 if result.compared is None else result.compared
+    records: list[object] = []
+    for one in result.replicas:
+        for index, body in (trim for report in one.reports for trim in report.trims):
+            try:
+                records.append(json.loads(body) if index <= limit else None)
+            except ValueError:
+                continue
+        retained = (one.snapshot or {}).get("retained")
+        trims = retained.get("trims") if isinstance(retained, dict) else None
+        records += [trim[2] for trim in trims if isinstance(trim, list) and len(trim) == 3] if isinstance(trims, list) else []
+    found: dict[int, str] = {}
+    for record in records:
+        files = record.get("files") if isinstance(record, dict) else None
+        for pair in files if isinstance(files, list) else ():
+            if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int) and isinstance(pair[1], str):
+                found.setdefault(pair[0], pair[1])
+    return found
+
+
+def _in_tree(report: LogReport, trees: Sequence[set[bytes]]) -> bool | None:
+    """Whether most replicas' log trees have a leaf for these entries; None without a tree that has leaves."""
+    grown = [leaves for leaves in trees if leaves]
+    if not grown or not report.root or report.first_index is None:
+        return None
+    body = LEAF.pack(b"LMQTREE1", report.base, report.first_index, report.entries, report.base + report.end, bytes.fromhex(report.root))
+    leaf = hashlib.sha256(b"\0" + body).digest()
+    return 2 * sum(leaf in leaves for leaves in grown) > len(grown)
+
+
+def _compare_with_replicas(result: GroupResult, file: Manifest, report: LogReport, found: StoredResult) -> bool:
+    """Compare with the same file of every replica that has it whole. Returns whether there is one."""
+    compared = False
+    edges = report.first_index, report.last_index, report.last_chain, report.end
+    for one in result.replicas:
+        own = next((own for own in one.filled if own.base == file.base and own.ending == "blank"), None)
+        hurt = own is None or any(f.replica == one.name and f.flaw.file == own.file for f in result.findings)
+        if own is None or hurt:
+            continue
+        compared = True
+        found.replicas.setdefault(one.name, []).append((file.base, file.next_base))
+        theirs = own.first_index, own.last_index, own.last_chain, own.end
+        if theirs != edges or (own.sha256 and own.sha256 != report.sha256):
+            proof = f"it ends with chain CRC {report.last_chain:08x} and SHA-256 {report.sha256[:16]}…, "
+            proof += f"that of {one.name} with {own.last_chain:08x}"
+            _tell(
+                result, "stored.replica", file.object, file.first, 0, file.size, proof + (f" and {own.sha256[:16]}…" if own.sha256 else "")
+            )
+    return compared
+
+
+def _joined(spans: Spans) -> Spans:
+    """Adjacent ranges as one."""
+    joined: Spans = []
+    for start, end in sorted(spans):
+        if joined and joined[-1][1] == start:
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _missing_spans(start: int, end: int, spans: Spans) -> Iterator[tuple[int, int]]:
+    """What `spans` leave of start … end."""
+    for first, last in sorted(spans):
+        if first > start and start < end:
+            yield start, min(first, end)
+        start = max(start, last)
+    if start < end:
+        yield start, end
+
+
+def spans_text(spans: Spans) -> str:
+    """Positions for people."""
+    return ", ".join(f"{start:,} to {end:,}" for start, end in spans)
+
+
+def lines_of(stored: StoredResult) -> list[str]:
+    """What was compared and what was not, for people."""
+    entries = "no entry" if stored.begin_index is None else f"entries {stored.begin_index:,} to {stored.last_index:,}"
+    told = [f"{stored.files:,} file{'s' * (stored.files != 1)}, {entries}"]
+    if stored.read:
+        told.append(f"read to the last byte, compared with the manifests, every entry verified: positions {spans_text(stored.read)}")
+    parts = [
+        ("compared with what the replicas recorded of the files", stored.sealed),
+        ("compared only with seals in the stored log itself", stored.sealed_there),
+        *((f"compared with the files of {name}", spans) for name, spans in stored.replicas.items()),
+        ("never compared, because it is missing or could not be read", stored.unread),
+        ("never compared with a seal: none is known", stored.unsealed),
+        ("never compared with a replica, because none has it any more", stored.alone),
+        ("not in the store, of what the replicas have", stored.not_stored),
+    ]
+    return [*told, *(f"{what}: positions {spans_text(spans)}" for what, spans in parts if spans)]
+
+
+def as_object(group: str, stored: StoredResult) -> dict[str, object]:
+    """The same for the JSON object."""
+    return {
+        "group": group,
+        "place": stored.place,
+        "log_id": stored.log_id,
+        "files": stored.files,
+        "entries": stored.entries,
+        "begin_index": stored.begin_index,
+        "last_index": stored.last_index,
+        "compared": {
+            "manifests": stored.read,
+            "recorded_by_replicas": stored.sealed,
+            "seals_in_store": stored.sealed_there,
+            "replicas": stored.replicas,
+        },
+        "never_compared": {"unread": stored.unread, "without_seal": stored.unsealed, "without_replica": stored.alone},
+        "not_stored": stored.not_stored,
+    }

@@ -1,0 +1,166 @@
+"""The logs in an object store: their descriptions and manifests (docs/format.md §21), and the files that these name, as files to read.
+
+Decoded independently of the nodes. A damaged description is named and left out. Nothing is judged here, and no log file is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ledgermq.audit.reading.decode import sealed_json
+from ledgermq.audit.reading.node_paths import STORE
+from ledgermq.audit.reading.objects import listing, read_object
+from ledgermq.audit.reading.walk import LogFile
+
+NAME = "store"
+"""What reports and tables call the copy of a log in the store, where they name a replica."""
+SIZES = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
+NUMBERS = ("base", "size", "first", "last", "end", "term", "chain", "last_term", "last_chain", "last_store_ms")
+_FILE = re.compile(r"(\d{20})(?:-([0-9a-f]{64}))?\.(json|log|former)")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the store says of one log file. `term`, `chain`: those of the entry before it; `end`: the position behind its last entry."""
+
+    key: str
+    object: str
+    """The key of the file."""
+    log_id: str
+    base: int
+    size: int
+    first: int
+    last: int
+    end: int
+    term: int
+    chain: int
+    last_term: int
+    last_chain: int
+    last_store_ms: int
+    sha256: str
+
+    @property
+    def next_base(self) -> int:
+        return self.base + self.size
+
+
+@dataclass(slots=True)
+class StoredLog:
+    """One log in the store."""
+
+    group: str
+    log_id: str
+    """As its folder says."""
+    objects: Mapping[str, int]
+    """Key and size of everything in its folder."""
+    about: dict[str, Any] | None = None
+    """The content of `log.json`; None if it is missing or damaged."""
+    files: list[Manifest] = field(default_factory=list)
+    """In order of position."""
+    damaged: list[str] = field(default_factory=list)
+    """Keys of descriptions and manifests without their checksum or their fields."""
+
+    @property
+    def folder(self) -> str:
+        return f"{self.group}/{self.log_id}"
+
+    @property
+    def begin(self) -> int:
+        """The position where the stored log begins by its description; without one, by its first manifest."""
+        begin = None if self.about is None else self.about["begin"]["pos"]
+        return begin if begin is not None else self.files[0].base if self.files else 0
+
+    @property
+    def end(self) -> int:
+        return self.files[-1].next_base if self.files else self.begin
+
+    def gap(self, end: int) -> tuple[int, int] | None:
+        """The first range of positions before `end` that no manifest describes."""
+        at = self.begin
+        for file in self.files:
+            if file.base > at:
+                break
+            at = file.next_base
+        return (at, min(end, next((file.base for file in self.files if file.base > at), end))) if at < end else None
+
+    def former(self, base: int) -> set[str]:
+        """The digests of files that were replaced at this position."""
+        return {sha256 for ending, at, sha256 in self.names() if ending == "former" and at == base}
+
+    def names(self) -> Iterator[tuple[str, int, str]]:
+        """(ending, base, digest or "") of every object named like a log file."""
+        for key in self.objects:
+            found = _FILE.fullmatch(key.rpartition("/")[2])
+            if found is not None:
+                yield found[3], int(found[1]), found[2] or ""
+
+    def task(self, file: Manifest) -> LogFile:
+        """The file to read. Its first entry must continue the chain that the manifest names."""
+        index, queue = (1, 1) if self.about is None else (int(self.about[name]) for name in SIZES[1:])
+        root, name = f"{STORE}{self.group}", f"{file.base:020d}"
+        own = LogFile(root, self.group, NAME, self.log_id, self.log_id, name, file.size, index, queue)
+        return replace(own, seed=file.chain, begin_pos=file.base, key=file.object)
+
+
+def find_logs() -> list[StoredLog]:
+    """Every log of the store that this process uses, with its descriptions. Raises StoreLost."""
+    folders: dict[tuple[str, str], dict[str, int]] = {}
+    for key, size in sorted(listing().items()):
+        parts = key.split("/")
+        if len(parts) == 3:
+            folders.setdefault((parts[0], parts[1]), {})[key] = size
+    found = []
+    for (group, log_id), objects in folders.items():
+        log = StoredLog(group, log_id, objects)
+        if any(True for _ in log.names()) or f"{log.folder}/log.json" in objects:
+            _read(log)
+            found.append(log)
+    return found
+
+
+def _read(log: StoredLog) -> None:
+    key = f"{log.folder}/log.json"
+    if key in log.objects:
+        log.about = _described(read_object(key))
+        log.damaged += [] if log.about is not None else [key]
+    for ending, base, sha256 in log.names():
+        if ending != "json" or sha256:
+            continue
+        key = f"{log.folder}/{base:020d}.json"
+        file = _manifest(read_object(key), key, log.folder)
+        if file is None or file.base != base:
+            log.damaged.append(key)
+        else:
+            log.files.append(file)
+    log.files.sort(key=lambda file: file.base)
+
+
+def _described(raw: bytes) -> dict[str, Any] | None:
+    value = sealed_json(raw)
+    if value is None or value.get("v") != 1 or not all(_is_number(value.get(name)) and value[name] > 0 for name in SIZES):
+        return None
+    begin = value.get("begin")
+    names = isinstance(value.get("cluster_id"), str) and isinstance(value.get("group"), str) and isinstance(value.get("log_id"), str)
+    return value if names and isinstance(begin, dict) and all(_is_number(begin.get(name)) for name in ("index", "pos", "chain")) else None
+
+
+def _manifest(raw: bytes, key: str, folder: str) -> Manifest | None:
+    """Keys that this version does not know are ignored."""
+    value = sealed_json(raw)
+    if value is None or value.get("v") != 1 or not all(_is_number(value.get(name)) for name in NUMBERS):
+        return None
+    sha256, log_id = value.get("sha256"), value.get("log_id")
+    if not isinstance(log_id, str) or not isinstance(sha256, str) or re.fullmatch("[0-9a-f]{64}", sha256) is None:
+        return None
+    if not (value["size"] > 0 and value["base"] >= 0 and value["base"] < value["end"] <= value["base"] + value["size"]):
+        return None
+    stored = f"{folder}/{value['base']:020d}-{sha256}.log"
+    numbers = {name: int(value[name]) for name in NUMBERS}
+    return Manifest(key=key, object=stored, log_id=log_id, sha256=sha256, **numbers)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and -1 <= value < 1 << 63

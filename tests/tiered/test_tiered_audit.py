@@ -1,0 +1,260 @@
+"""The audit of a store: every object is compared with its manifest, the seals and the replicas; what is wrong has a name and a range."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.exceptions import GenericError
+
+from ledgermq.audit.checks.group import StoredResult
+from ledgermq.audit.checks.stored import as_object, lines_of
+from ledgermq.audit.jobs import Audit
+from ledgermq.audit.reading import objects
+from ledgermq.audit.report import as_text
+from ledgermq.cli import run
+from ledgermq.storage import sealed_json
+from ledgermq.storage.mapped_files import file_name
+from tests.tiered.stored_objects import Case, Stored, serve
+from tests.tiered.test_tiered_carrying import SIZE
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    return Stored(tmp_path_factory.mktemp("stored"))
+
+
+@pytest.fixture
+def case(made: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    return Case(made, tmp_path, monkeypatch)
+
+
+def stored_of(result: Audit) -> StoredResult:
+    return result.groups[0].stored[0]
+
+
+def test_an_intact_store_has_no_finding_and_the_report_says_what_was_compared(case: Case) -> None:
+    """Everything with manifests and with what the replica recorded; with its files what it still has; its tail is not in the store."""
+    result = case.audit()
+    assert result.findings == [] and [r for r in result.reasons if "only one replica" not in r] == [], as_text(result)
+    stored = stored_of(result)
+    assert stored.files == case.end // SIZE and case.begin == 2 * SIZE
+    assert stored.read == stored.sealed == [(0, case.end)]
+    assert stored.replicas == {"n1": [(case.begin, case.end)]} and stored.alone == [(0, case.begin)]
+    assert (stored.unread, stored.unsealed, stored.sealed_there) == ([], [], [])
+    assert stored.not_stored and stored.not_stored[0][0] == case.end
+    assert f"    never compared with a replica, because none has it any more: positions 0 to {case.begin:,}" in as_text(result).splitlines()
+    assert as_object("g1", stored)["compared"] == {  # type: ignore[comparison-overlap]
+        "manifests": [(0, case.end)],
+        "recorded_by_replicas": [(0, case.end)],
+        "seals_in_store": [],
+        "replicas": {"n1": [(case.begin, case.end)]},
+    }
+    assert result.bytes_read > case.end and lines_of(stored)[0].startswith(f"{stored.files} files, entries 0 to ")
+    assert case.found(deep=True) == []
+
+
+def test_unknown_objects_and_keys_are_no_finding(case: Case) -> None:
+    """Later versions may store more beside the files, and say more of them."""
+    case.change(case.key(".json", 0), parts=7)
+    case.store.objects[f"g1/{case.log_id}/{file_name(0)}.index"] = b"?"
+    case.store.objects["elsewhere/readme.txt"] = b"?"
+    assert case.found() == []
+
+
+@pytest.mark.parametrize("base", [0, 2 * SIZE])
+def test_a_changed_byte_is_named(case: Case, base: int) -> None:
+    """In an entry, the entry; behind the entries, the file's filler."""
+    key = case.key(".log", base)
+    case.flip(key, 9000)
+    [(rule, file, start, end)] = case.found()
+    assert (rule, file) == ("stored.digest", key.rpartition("/")[2]) and start <= 9000 < end <= 9000 + 5000
+    case.flip(key, 9000)
+    case.flip(key, SIZE - 1)
+    [(rule, file, start, end)] = case.found()
+    assert (rule, end) == ("stored.digest", SIZE) and start > SIZE - 5000
+
+
+def test_what_is_missing_is_named(case: Case) -> None:
+    """An object, a manifest in the middle, a shorter object, a description, and the whole log."""
+    key = case.key(".log", SIZE)
+    data = case.store.objects.pop(key)
+    assert case.found() == [("stored.missing", key.rpartition("/")[2], 0, SIZE)]
+    assert stored_of(case.audit()).unread == [(SIZE, 2 * SIZE)]
+    case.store.objects[key] = data[:-100]
+    assert case.found() == [("stored.digest", key.rpartition("/")[2], SIZE - 100, SIZE)]
+    case.store.objects[key] = data
+    manifest = case.store.objects.pop(case.key(".json", SIZE))
+    assert case.found() == [("stored.gap", f"{file_name(SIZE)}.json", SIZE, 2 * SIZE)]
+    case.store.objects[f"g1/{case.log_id}/{file_name(SIZE)}.json"] = manifest
+    del case.store.objects[f"g1/{case.log_id}/log.json"]
+    assert case.found() == [("stored.missing", "log.json", 0, 0)]
+    case.store.objects.clear()
+    assert case.found() == [("stored.older", case.log_id, 0, case.end)]
+    assert "the store holds nothing of its log" in " ".join(case.audit().reasons)
+
+
+def test_a_store_that_was_rolled_back_is_named_by_what_replicas_found_there(case: Case) -> None:
+    """The last file is gone, with its manifest; without the node's note nobody knows, and without the local files too it is a gap."""
+    last = case.end - SIZE
+    for ending in (".log", ".json"):
+        del case.store.objects[case.key(ending, last)]
+    assert case.found() == [("stored.older", f"{file_name(last)}.json", last, case.end)]
+    (case.directory / "g1/state/tiered").unlink()
+    assert case.found() == []
+    for base in range(SIZE, last, SIZE):
+        for ending in (".log", ".json"):
+            del case.store.objects[case.key(ending, base)]
+    assert case.found() == [("stored.gap", f"{file_name(SIZE)}.json", SIZE, case.begin)]
+
+
+def test_an_older_version_of_a_file_is_told_from_a_foreign_one(case: Case) -> None:
+    """Another file than the sealed one, with a manifest that fits it: an older version if the store kept the description of both."""
+    key, manifest = case.key(".log", SIZE), case.key(".json", SIZE)
+    data = case.store.objects.pop(key)
+    other = data[:9000] + bytes([data[9000] ^ 1]) + data[9001:]
+    sha256 = _digest(other)
+    case.store.objects[f"g1/{case.log_id}/{file_name(SIZE)}-{sha256}.log"] = other
+    before = case.store.objects[manifest]
+    case.change(manifest, sha256=sha256)
+    rules = {rule for rule, *_ in case.found()}
+    assert "stored.seal" in rules and "stored.older" not in rules
+    case.store.objects[f"g1/{case.log_id}/{file_name(SIZE)}-{sha256}.former"] = before
+    assert "stored.older" in {rule for rule, *_ in case.found()}
+
+
+def test_another_log_is_foreign(case: Case) -> None:
+    """A folder of an unknown log, a manifest of one, a file that no manifest names, and a description of another cluster."""
+    for key in list(case.store.objects):
+        case.store.objects[key.replace(case.log_id, "other-log")] = case.store.objects[key]
+    [(rule, file, start, end)] = case.found()
+    assert (rule, file, start) == ("stored.foreign", "other-log", 0) and end > 3 * SIZE
+    for key in [key for key in case.store.objects if "other-log" in key]:
+        del case.store.objects[key]
+    stray = f"{file_name(SIZE)}-{'ab' * 32}.log"
+    case.store.objects[f"g1/{case.log_id}/{stray}"] = b"123"
+    assert case.found() == [("stored.foreign", stray, 0, 3)]
+    del case.store.objects[f"g1/{case.log_id}/{stray}"]
+    case.change(f"g1/{case.log_id}/log.json", cluster_id="another")
+    assert [(rule, file) for rule, file, *_ in case.found()] == [("stored.foreign", "log.json")]
+
+
+@pytest.mark.parametrize("field", ["term", "chain", "first", "last", "last_term", "last_chain", "last_store_ms"])
+def test_a_manifest_that_lies_about_its_file_is_named(case: Case, field: str) -> None:
+    """At both ends; the file itself has its digest."""
+    key = case.key(".json", SIZE)
+    value = sealed_json.decode(case.store.objects[key], key)[field]
+    case.change(key, **{field: value + 1})
+    found = case.found()
+    assert found and {rule for rule, *_ in found} <= {"stored.entries", "stored.seal"}, found
+    assert any(rule == "stored.entries" for rule, *_ in found)
+
+
+def test_a_damaged_manifest_is_named(case: Case) -> None:
+    key = case.key(".json", SIZE)
+    case.store.objects[key] = case.store.objects[key].replace(b'"size"', b'"sise"')
+    assert ("stored.manifest", f"{file_name(SIZE)}.json", 0, len(case.store.objects[key])) in case.found()
+
+
+def test_a_consistently_rewritten_store_is_found_by_the_log_tree(case: Case) -> None:
+    """Object, digest and manifest of a file that no replica has any more fit each other; the trim records are gone too. The leaf that the
+    replica's log tree keeps of its entries says that a majority stored something else."""
+    snapshots = [case.directory / "g1/state" / name for name in ("snapshot", "snapshot.previous")]
+    for path in snapshots:
+        value = sealed_json.decode(path.read_bytes(), "")
+        value["retained"]["trims"] = []
+        path.write_bytes(sealed_json.encode(value))
+    assert [f for f in case.audit().findings if f.flaw.rule.startswith("stored.")] == []
+    for path in snapshots:
+        value = sealed_json.decode(path.read_bytes(), "")
+        tree = value["retained"]["tree"]
+        leaves = base64.b64decode(tree["leaves"])
+        tree["leaves"] = base64.b64encode(bytes([leaves[0] ^ 1]) + leaves[1:]).decode()
+        path.write_bytes(sealed_json.encode(value))
+    told = [f for f in case.audit().findings if f.flaw.rule.startswith("stored.")]
+    assert [(f.flaw.rule, f.flaw.index) for f in told] == [("stored.seal", 0)] and "log tree has no leaf" in told[0].flaw.proof
+
+
+def test_a_file_that_differs_from_the_replicas_is_named(case: Case) -> None:
+    """A local file with other bytes behind its last entry is the replica's finding, and no reason to blame the store."""
+    path = next((case.directory / "g1").glob(f"dledger-*/data/{file_name(case.begin)}"))
+    with path.open("r+b") as file:
+        file.seek(9000)
+        byte = file.read(1)
+        file.seek(9000)
+        file.write(bytes([byte[0] ^ 1]))
+    result = case.audit()
+    assert {finding.replica for finding in result.findings} == {"n1"}
+    assert stored_of(result).replicas == {"n1": [(case.begin + SIZE, case.end)]}
+
+
+def test_an_intact_file_that_is_not_the_replicas_is_named(case: Case) -> None:
+    """Both are whole by themselves, and end with different chain words."""
+    result = case.audit()
+    group, at = result.groups[0], case.begin // SIZE
+    assert result.store is not None
+    report = next(report for report in result.store.reports.values() if report.base == at * SIZE)
+    own = next(report for report in group.replicas[0].reports if report.base == at * SIZE)
+    own.last_chain ^= 1
+    group.stored.clear()
+    result.store.check(group)
+    [finding] = group.findings
+    assert (finding.flaw.rule, finding.flaw.file) == ("stored.replica", report.file) and "that of n1 with" in finding.flaw.proof
+
+
+def test_a_store_that_does_not_answer_makes_the_audit_incomplete(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure says nothing about the bytes: no finding."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise GenericError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "list", refuse)
+        result = case.audit()
+        assert result.verdict == "INCOMPLETE" and result.findings == []
+        assert any("could not be read (the store is away); check address" in reason for reason in result.reasons)
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "get_range", refuse)
+        result = case.audit()
+        assert result.findings == [] and stored_of(result).read == [] and stored_of(result).unread == [(0, case.end)]
+        assert any("the store is away" in reason for reason in result.reasons)
+
+
+def test_every_object_is_fetched_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scan, the digest and the tree need one pass: what the audit costs is what it reads."""
+    count = [0, 0]
+    plain: Callable[..., Any] = obstore.get_range
+
+    def counted(store: Any, key: str, *, start: int, length: int) -> Any:
+        count[0] += 1
+        count[1] += length
+        return plain(store, key, start=start, length=length)
+
+    monkeypatch.setattr(obstore, "get_range", counted)
+    case.audit()
+    assert count == [case.end // SIZE, case.end]
+
+
+def test_the_command_names_the_store(case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in objects.ENVIRONMENT.values():
+        monkeypatch.setenv(name, "")
+    serve(monkeypatch, case.store)
+    words = ["audit", str(case.directory), "--engine", "local", "--store", "s3://fake/log"]
+    assert run([*words, "--json"]) == 2
+    [stored] = json.loads(capsys.readouterr().out)["stored"]
+    assert stored["compared"]["manifests"] == [[0, case.end]] and stored["place"] == "s3://fake/log"
+    assert run(["audit", str(case.directory), "--store-endpoint", "http://x"]) == 64
+    assert run([*words, "--agreement"]) == 64
+
+
+def _digest(data: bytes) -> str:
+    whole = hashlib.sha256()
+    for at in range(0, len(data), 1 << 20):
+        whole.update(hashlib.sha256(data[at : at + (1 << 20)]).digest())
+    return whole.hexdigest()
