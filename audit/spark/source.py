@@ -33,11 +33,13 @@ from ledgermq.audit.jobs import adopt
 from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.files import is_directory
 from ledgermq.audit.reading.node_paths import NODE
+from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.remote import access, use
 from ledgermq.audit.spark.cluster_options import flag_of, option
 from ledgermq.audit.spark.cluster_sink import ClusterStreamWriter, ClusterWriter
 from ledgermq.audit.spark.cluster_source import ClusterReader, ClusterStreamReader, message_schema
 from ledgermq.audit.spark.running_source import EntryStreamReader, access_for, running_replicas
+from ledgermq.audit.spark.stored import WholeLogs, store_for
 from ledgermq.audit.spark.views.entries import EntriesView
 from ledgermq.audit.spark.views.key_units import KeyView
 from ledgermq.audit.spark.views.messages import MessagesView, RecordsView
@@ -75,15 +77,20 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: Any) -> DataSourceReader:
         if self._is_topic():
+            if "store" in self.options:
+                raise ValueError(
+                    "option store: a topic of a running cluster is read through its nodes; use view entries, records or segments"
+                )
             return ClusterReader(schema, self.options)
         if "works" in self.options:
             return WorkReader(schema, json.loads(self.options["works"]))
         view = self._view()
         wanted = wanted_of(self.options, view, VIEWS[view].kinds)
+        store = store_for(self.options, view)
         if "endpoints" in self.options:
-            return RunningReader(view, schema, self.options, wanted)
+            return RunningReader(view, schema, self.options, wanted, store)
         kind = PushingReader if flag_of(self.options, "pushdown", False) else ViewReader
-        return kind(view, schema, self._directories(), wanted)
+        return kind(view, schema, self._directories(), wanted, store)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         self._need_cluster()
@@ -126,23 +133,30 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
     def _directories(self) -> list[str]:
         if "dirs" in self.options:
             return [str(directory) for directory in json.loads(self.options["dirs"])]
+        if "path" not in self.options and "store" in self.options:
+            return []
         if "path" not in self.options:
             raise ValueError("give a node directory, such as load('ledgermq-data/n1'), or several with option dirs")
         return [self.options["path"]]
 
 
 class ViewReader(DataSourceReader):  # type: ignore[misc]
-    """Reads one view of node directories."""
+    """Reads one view of node directories, and of the object store before them."""
 
-    def __init__(self, view: str, schema: Any, directories: list[str], wanted: Wanted) -> None:
+    def __init__(self, view: str, schema: Any, directories: list[str], wanted: Wanted, store: StoreAccess | None = None) -> None:
         self._view = view
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._directories = directories
-        self._wanted = wanted
+        self._wanted = self._chosen = wanted
+        self._store = store
 
     def partitions(self) -> list[Share]:
-        view = VIEWS[self._view]
-        return [share for replica in self._replicas() if self._is_wanted(replica) for share in view.shares(replica, self._wanted)]
+        view, replicas, stored = VIEWS[self._view], self._replicas(), []
+        if self._store is not None:
+            # Filters of a query do not choose the replica that continues a stored log: options do.
+            logs = WholeLogs(self._store, replicas, self._chosen)
+            replicas, stored = logs.replicas, [*logs.shares(self._wanted)]
+        return [*stored, *(share for replica in replicas if self._is_wanted(replica) for share in view.shares(replica, self._wanted))]
 
     def _replicas(self) -> list[Replica]:
         missing = [directory for directory in self._directories if not is_directory(directory)]
@@ -156,6 +170,8 @@ class ViewReader(DataSourceReader):  # type: ignore[misc]
         return bool(replica.sizes[0]) and self._wanted.has_replica(replica.name, replica.group)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if self._store is not None:
+            objects.use(self._store)
         # For an empty list Spark makes an empty partition of its own.
         if isinstance(partition, Share):
             for batch in VIEWS[self._view].read(partition, self._wanted):
@@ -165,8 +181,8 @@ class ViewReader(DataSourceReader):  # type: ignore[misc]
 class RunningReader(ViewReader):
     """Reads one view of the replicas of a running cluster, each up to a marker in its log."""
 
-    def __init__(self, view: str, schema: Any, options: Mapping[str, str], wanted: Wanted) -> None:
-        super().__init__(view, schema, [], wanted)
+    def __init__(self, view: str, schema: Any, options: Mapping[str, str], wanted: Wanted, store: StoreAccess | None) -> None:
+        super().__init__(view, schema, [], wanted, store)
         self._endpoints, self._access = option(options, "endpoints"), access_for(options)
 
     def _replicas(self) -> list[Replica]:

@@ -16,7 +16,7 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.spark.views.entries import needed_files
 from ledgermq.audit.spark.views.view import Batch, Share
 from ledgermq.audit.spark.views.wanted import GROUP, INDEX, MS, POS, REPLICA, Wanted
-from ledgermq.audit.works import Outcome, Work, look
+from ledgermq.audit.works import LOG, STORED, Outcome, Work, look
 
 
 @dataclass
@@ -52,7 +52,7 @@ class SegmentsView:
         return [Share(replica.directory, task) for task, _ in needed_files(replica, wanted)]
 
     def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
-        yield work_batch(Work(share.directory, share.task))
+        yield work_batch(Work(share.directory, share.task, STORED if share.task.key else LOG))
 
 
 def work_batch(work: Work) -> Batch:
