@@ -63,6 +63,23 @@ class StagedFiles:
                 else:
                     self.bases.add(base)
 
+    def adopt(self, base: int, path: str) -> None:
+        """Take a complete and synced file under another name as the staged file at `base`, in place of what was staged there."""
+        self.drop(base)
+        self._disk.rename(path, f"{self.directory}/{file_name(base)}{STAGED}")
+        self.bases.add(base)
+
+    def drop(self, base: int) -> None:
+        """Forget what was staged at `base`."""
+        file = self._open.pop(base, None)
+        if file is not None:
+            self._dirty.pop(file, None)
+            file.close()
+        path = f"{self.directory}/{file_name(base)}{STAGED}"
+        if base in self.bases and self._disk.exists(path):
+            self._disk.unlink(path)
+        self.bases.discard(base)
+
     def has(self, pos: int) -> bool:
         return pos - pos % self.file_bytes in self.bases
 
@@ -125,6 +142,10 @@ class Staging:
         self._units = StagedFiles(disk, f"{self._directory}/index", identity.index_file_bytes)
         self._begin = Point(0, 0, -1, chain_seed(identity.log_id))
         self._watch = -1
+        self._whole: set[int] = set()
+        """Adopted files: they have their blanks."""
+        self._received: DiskFile | None = None
+        """A whole file that is being received; it counts for nothing until it is adopted."""
 
     def begin(self, begin: Point, watch: int) -> Point:
         """Stage a log that begins at this point. Files of an earlier attempt are kept, to be verified by `resume`. `watch` is the index of
@@ -136,16 +157,56 @@ class Staging:
         self._units.load(at - at % self._units.file_bytes)
         return begin
 
-    def resume(self, point: Point, stop: int) -> Iterator[Point]:
+    def resume(self, point: Point, stop: int, *, synced: bool = False) -> Iterator[Point]:
         """Verify staged entries from `point` on; yields the point behind each piece. They may be in the page cache only, so they are
-        written again (docs/architecture.md, Durability)."""
+        written again (docs/architecture.md, Durability), unless this process has `synced` them."""
         walker = Walker(self._data, point, verify=True)  # type: ignore[arg-type]
         for piece in walker.pieces(stop):
-            if piece.blank_at is not None:
+            if piece.blank_at is not None and not synced:
                 self._data.write(piece.blank_at, make_blank(piece.pos - piece.blank_at))
-            self._data.write(piece.pos, piece.data)
+            if not synced:
+                self._data.write(piece.pos, piece.data)
             self._note(piece)
             yield walker.point
+
+    def receive(self, base: int, offset: int, data: bytes) -> None:
+        """Write a part of a whole log file beside the staged ones, from its begin on. Raises NoSpace, OSError."""
+        path = self._received_path(base)
+        if offset == 0:
+            self._forget_received()
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+            with needing_room(path):
+                self._received = self._disk.create(path, self._data.file_bytes, allocate=False)
+        assert self._received is not None, "a file is received from its begin on"
+        with needing_room(path):
+            self._received.pwrite(offset, data)
+        if (offset + len(data)) % SYNC_BYTES == 0:
+            self._received.sync()
+
+    def adopt(self, point: Point, base: int) -> None:
+        """The file at `base` was received completely, and its first entry follows `point`: sync it, and stage it. Raises OSError."""
+        assert self._received is not None, "a file was received"
+        self._received.sync()
+        self._forget_received()
+        if point.pos != base and base - self._data.file_bytes not in self._whole:
+            self._data.write(point.pos, make_blank(base - point.pos))
+        self._data.adopt(base, self._received_path(base))
+        self._whole.add(base)
+
+    def give_up(self, base: int) -> None:
+        """What was adopted at `base` is not what belongs there."""
+        self._whole.discard(base)
+        self._data.drop(base)
+
+    def _received_path(self, base: int) -> str:
+        """A name that every begin and every exchange removes."""
+        return f"{self._data.directory}/{file_name(base)}.received{STAGED}"
+
+    def _forget_received(self) -> None:
+        if self._received is not None:
+            self._received.close()
+            self._received = None
 
     def _note(self, piece: Piece) -> None:
         units: Units = make_units(piece.first_index, 0, piece.starts + piece.pos, piece.sizes)
@@ -209,6 +270,7 @@ class Staging:
         carry_out(self._disk, self._root, self._identity)
 
     def close(self) -> None:
+        self._forget_received()
         self._data.close()
         self._units.close()
 

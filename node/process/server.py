@@ -201,7 +201,7 @@ class Node:
             AssignmentFile(disk, controller_directory(config)),
             self.forwarder,
             self,
-            lambda changed, assignment: open_one(changed, assignment.group, disk),
+            lambda changed, assignment: open_one(changed, assignment.group, disk, store),
             assigned,
             agreed,
         )

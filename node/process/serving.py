@@ -85,7 +85,7 @@ async def _serve(config: NodeConfig, secret: bytes, workers: WorkerRegistry | No
     assigned, refused = assignments_of(config, agreed)
     for reason in refused.values():
         log.error("broker group not opened", reason=reason)
-    hosted = await asyncio.to_thread(open_assigned, config, assigned, disk)
+    hosted = await asyncio.to_thread(open_assigned, config, assigned, disk, store_of(config))
     log.info("recovered", groups=sorted(hosted), seconds=round(time.monotonic() - began, 3))
     node = Node(config, secret, disk, hosted, workers, assigned, agreed)
     try:

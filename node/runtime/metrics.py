@@ -143,6 +143,12 @@ FILES_KEPT = _gauge(
     "broker_group",
     "reason",
 )
+INSTALLED_BYTES = _counter(
+    "ledgermq_installed_bytes_total",
+    "Bytes received to install a replica: from its peers, or from the object store of tiered storage.",
+    "broker_group",
+    "source",
+)
 TIERED_WAITING_BYTES = _gauge(
     "ledgermq_tiered_waiting_bytes", "Bytes of complete log files here that this node has not verified in the object store.", "broker_group"
 )

@@ -29,6 +29,7 @@ from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.proto.types import Identity
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.disk import Disk
+from ledgermq.storage.tiered.object_store import ObjectStore
 
 SESSION_BITS = 62
 
@@ -36,8 +37,10 @@ SESSION_BITS = 62
 class DirectoryOpener:
     """The `ReplicaOpener` of a group over its real directory."""
 
-    def __init__(self, config: NodeConfig, group: BrokerGroup, disk: Disk) -> None:
+    def __init__(self, config: NodeConfig, group: BrokerGroup, disk: Disk, store: ObjectStore | None = None) -> None:
+        """`store`: the object store of tiered storage, if there is one."""
         self._config = config
+        self._store = store
         self._group = group
         self._disk = disk
         self._root = root_of(config, group.name)
@@ -86,6 +89,7 @@ class DirectoryOpener:
             floor_pos=floor_pos,
             session=_session(),
             now_ns=time.monotonic_ns(),
+            store=self._store,
         )
         return Broken(State.INSTALLING, reason, install, lambda: floor_pos)
 
@@ -137,21 +141,23 @@ class Hosted:
     """All nodes that the log named when it was opened; empty if it could not be opened."""
 
 
-def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:
+def open_groups(config: NodeConfig, disk: Disk, store: ObjectStore | None = None) -> Mapping[str, Hosted]:
     """Open every broker group that the configuration assigns to this node. A group that was never here is created; one that peers can mend
     starts in the state `repairing`. Raises FatalError, StorageError."""
-    return open_assigned(config, assignments_of(config, AgreedGroups())[0], disk)
+    return open_assigned(config, assignments_of(config, AgreedGroups())[0], disk, store)
 
 
-def open_assigned(config: NodeConfig, assigned: Mapping[str, Assignment], disk: Disk) -> Mapping[str, Hosted]:
+def open_assigned(
+    config: NodeConfig, assigned: Mapping[str, Assignment], disk: Disk, store: ObjectStore | None = None
+) -> Mapping[str, Hosted]:
     """Like `open_groups`, for the given assignments, which include those of the controller quorum."""
     config = effective(config, assigned)
-    return {name: open_one(config, assignment.group, disk) for name, assignment in assigned.items()}
+    return {name: open_one(config, assignment.group, disk, store) for name, assignment in assigned.items()}
 
 
-def open_one(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
+def open_one(config: NodeConfig, group: BrokerGroup, disk: Disk, store: ObjectStore | None = None) -> Hosted:
     """Open one broker group; a failure leaves nothing open. Raises as `open_groups`."""
-    opener = DirectoryOpener(config, group, disk)
+    opener = DirectoryOpener(config, group, disk, store)
     shipping_handler = ShippingThread(group.name, lambda: Shipper(group.name, config.node, disk, opener.root))
     hosted = ReplicaHost(group.name, config.node, opener, shipping_handler)
     try:

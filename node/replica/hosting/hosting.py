@@ -362,6 +362,8 @@ class ReplicaHost:
         former, self._progress = self._progress, output.progress
         self._step_at_ns = output.wake_at_ns
         metrics.REBUILT_BYTES.labels(self.name, self._kind).inc(max(0, output.progress.done_bytes - former.done_bytes))
+        if self._kind == "install":
+            self._note_sources(former, output.progress)
         rebuild = self._rebuild
         assert rebuild is not None
         if output.finished:
@@ -380,6 +382,12 @@ class ReplicaHost:
             self._change(State.REFUSED, output.refused)
         elif self._state is State.REFUSED:
             self._change(*self._task)
+
+    def _note_sources(self, former: Progress, progress: Progress) -> None:
+        metrics.INSTALLED_BYTES.labels(self.name, "peers").inc(max(0, progress.peer_bytes - former.peer_bytes))
+        metrics.INSTALLED_BYTES.labels(self.name, "store").inc(max(0, progress.store_bytes - former.store_bytes))
+        if progress.store_problem and not former.store_problem:
+            log.warning("the installation goes on from peers", group=self.name, reason=progress.store_problem)
 
     @property
     def _kind(self) -> str:

@@ -3,9 +3,10 @@
 An installation fetches a peer's newest snapshot and its log, from its begin to a committed entry, into files beside the old ones
 (`storage/installing.py`). It verifies every entry as it arrives, and again what an earlier attempt had fetched. Then it exchanges all files
 at once. Entries may come from any peer that knows them to be committed; that entries continue each other is not enough, since it holds for
-a former leader's tail too. A log that ends before entries which this replica may have acknowledged (`floor_pos`) is not installed: so every
-entry that others counted as stored here is in the installed log, or contradicts what is committed. Term, vote, identity and incarnation
-stay. The group is not open meanwhile; the next opening builds consume queues and key index.
+a former leader's tail too. Files that the snapshot names as sealed come from the object store, if there is one (`stored_files.py`). A log
+that ends before entries which this replica may have acknowledged (`floor_pos`) is not installed: so every entry that others counted as
+stored here is in the installed log, or contradicts what is committed. Term, vote, identity and incarnation stay. The group is not open
+meanwhile; the next opening builds consume queues and key index.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from enum import Enum
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, NEVER_NS, PeerFetch
 from ledgermq.node.replica.shipping.ports import Progress, RebuildOutput
+from ledgermq.node.replica.shipping.stored_files import StoredFiles
 from ledgermq.node.replica.shipping.windowed_fetch import WINDOW_BYTES, EntryStream, SnapshotStream
+from ledgermq.proto.control import SealRecord
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Identity
 from ledgermq.storage import identity as identities
@@ -27,6 +30,7 @@ from ledgermq.storage.installing import Staging
 from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Facts
 from ledgermq.storage.recovered import as_recovered
+from ledgermq.storage.tiered.object_store import ObjectStore
 
 TURN_BYTES = 8 << 20
 FURTHER_BYTES = 32 << 20
@@ -55,8 +59,10 @@ class Install(PeerFetch):
         floor_pos: int,
         session: int,
         now_ns: int,
+        store: ObjectStore | None = None,
     ) -> None:
         self.received_bytes = 0
+        """From peers."""
         self.reused_bytes = 0
         """Bytes of the log that an earlier attempt had fetched."""
         super().__init__(found, others, session, now_ns)
@@ -74,6 +80,11 @@ class Install(PeerFetch):
         self._applied: tuple[int, int, int] | None = None
         """Index, term and chain CRC in the snapshot."""
         self._asked_ns = now_ns
+        self._store = store
+        self._stored: StoredFiles | None = None
+        """The files that the store may give; None without a store, and until the snapshot is there."""
+        self._adopted: tuple[SealRecord, Point] | None = None
+        """A file from the store whose entries are being verified, and the point before it."""
 
     @classmethod
     def begin(
@@ -87,14 +98,16 @@ class Install(PeerFetch):
         floor_pos: int,
         session: int,
         now_ns: int,
+        store: ObjectStore | None = None,
     ) -> Install:
         """Begin, or continue an earlier attempt. The group directory exists and is not open. `source` is preferred; `others` are the
-        group's other members; `session` is a random number for this attempt. Raises Unusable, Damaged, OSError."""
+        group's other members; `session` is a random number for this attempt; `store`: the object store of tiered storage. Raises Unusable,
+        Damaged, OSError."""
         found = identities.read_identity(disk, root)
         if found is None:
             raise Unusable(f"{root} holds no replica: nothing can be installed into it")
         identities.compare(root, found, as_recovered(disk, root, wanted))
-        return cls(disk, root, found, others=others, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns)
+        return cls(disk, root, found, others=others, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns, store=store)
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:
         """As `Rebuild.turn`."""
@@ -119,7 +132,8 @@ class Install(PeerFetch):
         log_bytes = max(0, self._end_pos - self._begin.pos)
         done = fetched + max(0, self._point.pos - self._begin.pos)
         what = f"{self._identity.group}: {self._phase.value}, entries {self._begin.index} to {self._end_index}"
-        return Progress(done, snapshot_bytes + log_bytes, source, what)
+        stored, problem = (0, "") if self._stored is None else (self._stored.received_bytes, self._stored.problem)
+        return Progress(done, snapshot_bytes + log_bytes, source, what, self.received_bytes, stored, problem)
 
     # Steps
 
@@ -205,6 +219,8 @@ class Install(PeerFetch):
             return True
         self._snapshot, self._snapshot_data, self._applied = None, stream.data, applied
         self.received_bytes += len(stream.data)
+        if self._store is not None and self._stored is None:
+            self._stored = StoredFiles(self._store, self._identity, value)
         self._stage(applied[0])
         return True
 
@@ -225,8 +241,17 @@ class Install(PeerFetch):
         return True
 
     def _fetch_log(self, now_ns: int) -> bool:
+        if self._adopted is not None:
+            return self._verify_adopted(*self._adopted)
         if self._point.pos >= self._end_pos:
             return self._finish(now_ns)
+        if self._stream is None and self._stored is not None:
+            file = self._stored.file_at(self._point)
+            if file is not None:
+                if self._stored.fetch(file, self._staging):
+                    self._staging.adopt(self._point, file.base)
+                    self._adopted = file, self._point
+                return True
         if self._stream is None and not self._choose(now_ns):
             return False
         stream, took = self._stream, 0
@@ -254,6 +279,22 @@ class Install(PeerFetch):
                 self._drop_stream(stream.missing.text)
         return took > 0 or self._stream is not stream
 
+    def _verify_adopted(self, file: SealRecord, before: Point) -> bool:
+        """Verify the entries of a file from the store, one after the other. The file has the sealed digest, so a fault here is one of the
+        seal, or of the disk: then the file is fetched from peers."""
+        began = self._point.pos
+        for point in self._staging.resume(self._point, file.end_pos, synced=True):
+            self._point = point
+            if point.pos - began >= TURN_BYTES:
+                return True
+        self._adopted = None
+        if (self._point.pos, self._point.index) != (file.end_pos, file.last_index + 1):
+            self._staging.give_up(file.base)
+            self._point = before
+            assert self._stored is not None, "the file came from the store"
+            self._stored.leave(f"the entries of the stored file at {file.base} do not continue the log")
+        return True
+
     def _choose(self, now_ns: int) -> bool:
         """Choose a peer to fetch entries from. Any peer will do up to its commit index, because committed entries are the same on all."""
         for peer in sorted(self._facts, key=lambda peer: peer != self._source):
@@ -261,6 +302,8 @@ class Install(PeerFetch):
             if peer not in self._tried and facts.begin.pos <= self._point.pos < facts.committed_pos:
                 self._refused = None
                 end_pos = min(self._end_pos, facts.committed_pos)
+                if self._stored is not None:
+                    end_pos = min(end_pos, self._stored.peers_until(self._point, self._end_pos))
                 self._stream = EntryStream(self._requester, peer, self._point, end_pos, now_ns, window=WINDOW_BYTES)
                 return True
         # All peers have trimmed or damaged it, or cannot be reached: start over with the facts. What was verified stays staged.

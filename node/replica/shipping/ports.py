@@ -18,12 +18,16 @@ from ledgermq.node.broker.ports import PeerPacket
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The progress of a rebuild. `total_bytes` may grow; `source` is the peer in use, "" for none; `what` names the range for operators:
-    group, file, entries, bytes."""
+    group, file, entries, bytes. `peer_bytes`, `store_bytes`: what an installation has received from peers and from the object store, and
+    `store_problem` why it does not use the store any more."""
 
     done_bytes: int = 0
     total_bytes: int = 0
     source: str = ""
     what: str = ""
+    peer_bytes: int = 0
+    store_bytes: int = 0
+    store_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
