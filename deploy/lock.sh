@@ -10,7 +10,7 @@ compile() {
 nodes=(pyproject.toml --extra server --group build)
 compile "${nodes[@]}" --extra console --extra audit --extra iceberg --extra spark --extra otlp --extra tiered --group demo --group dev -o requirements/dev.txt
 compile "${nodes[@]}" --extra console --extra audit --extra spark --group demo -c requirements/dev.txt -o requirements/demo.txt
-compile "${nodes[@]}" --extra audit --extra spark -c requirements/dev.txt -o requirements/spark.txt
+compile "${nodes[@]}" --extra audit --extra spark --extra tiered -c requirements/dev.txt -o requirements/spark.txt
 compile "${nodes[@]}" --extra console --extra otlp --extra tiered -c requirements/dev.txt -o requirements/node.txt
 compile requirements/native.in -o requirements/native.txt
 compile requirements/native-check.in -o requirements/native-check.txt

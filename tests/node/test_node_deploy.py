@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_loading import load
+from tests.tiered.s3_servers import VERSITYGW
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
@@ -27,6 +29,22 @@ def test_every_node_has_every_group_and_prefers_to_lead_one(file: str) -> None:
         assert groups == configs["n1"].cluster.groups
         assert {group.replicas for group in groups} == {("n1", "n2", "n3")}
         assert {group.preferred_leader for group in groups if group.replication == "raft"} == set(configs)
+
+
+def test_the_tiered_configuration_is_the_plain_one_with_the_store_of_compose() -> None:
+    """Same groups and nodes; the address is that of the service `store`, whose image has the bucket, and whose keys the nodes get."""
+    plain, tiered = of("node.yaml", "n1"), of("node-tiered.yaml", "n1")
+    assert (tiered.cluster, tiered.nodes, tiered.access) == (plain.cluster, plain.nodes, plain.access)
+    assert tiered.tiered.url == "s3://ledger/compose" and tiered.tiered.credentials_file is None
+    compose = yaml.safe_load((DEPLOY.parent / "compose.yaml").read_text())
+    store, image = compose["services"]["store"], (DEPLOY / "store/Dockerfile").read_text()
+    assert tiered.tiered.endpoint == "http://store:7070" and store["profiles"] == ["tiered"] and "ports" not in store
+    assert "EXPOSE 7070" in image and "/buckets/ledger " in image and "/buckets" in store["volumes"][0]
+    assert VERSITYGW in image, "the tests run the same server"
+    keys = {name.removeprefix("ROOT_"): value for name, value in store["environment"].items()}
+    for service in ("n1", "n2", "n3", "audit", "spark-worker", "spark-audit"):
+        given = compose["services"][service]["environment"]
+        assert (given["AWS_ACCESS_KEY_ID"], given["AWS_SECRET_ACCESS_KEY"]) == (keys["ACCESS_KEY"], keys["SECRET_KEY"])
 
 
 def test_the_ha_group_waits_for_a_slave() -> None:

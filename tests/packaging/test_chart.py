@@ -104,7 +104,8 @@ class TestRendered:
             pytest.skip("kubernetes-validate is not installed")
         foreign = {"Certificate", "ServiceMonitor", "PrometheusRule"}
         more = ("--set", "networkPolicy.clients[0].podSelector.matchLabels.app=shop", "--set", "antiAffinity=soft")
-        for arguments in ((), more):
+        stored = ("--set", "tiered.url=s3://bucket/queues", "--set", "tiered.existingSecret=store-keys")
+        for arguments in ((), (*more, *stored)):
             found = profile(name, *arguments, kubernetes=version)
             for known in found.objects:
                 if known["kind"] not in foreign:
@@ -235,6 +236,22 @@ class TestRendered:
         assert {f"{node}.{NAME}-nodes.queues.svc.cluster.local" for node in nodes} <= set(spec["dnsNames"])
         assert {"server auth", "client auth"} <= set(spec["usages"]) and spec["secretName"] == f"{NAME}-tls"
 
+    def test_sealed_files_go_to_the_store_of_the_values(self, tmp_path: Path) -> None:
+        """The nodes understand the section; the keys are a file of a Secret that the node's group reads. Without one none is mounted."""
+        place = ["--set", "tiered.url=s3://bucket/queues", "--set", "tiered.endpoint=https://store.example.com:9000"]
+        found = Rendered(*place, "--set", "tiered.existingSecret=store-keys", "--set", "config.tiered.retry_ms=5s")
+        tiered = found.config(0, tmp_path).tiered
+        assert (tiered.url, tiered.endpoint, tiered.retry_ms) == ("s3://bucket/queues", "https://store.example.com:9000", 5000)
+        (volume,) = (volume for volume in found.pod["volumes"] if volume["name"] == "store")
+        assert volume["secret"]["secretName"] == "store-keys" and volume["secret"]["defaultMode"] == 0o440
+        (mount,) = (mount for mount in found.container["volumeMounts"] if mount["name"] == "store")
+        (item,) = volume["secret"]["items"]
+        assert str(tiered.credentials_file) == f"{mount['mountPath']}/{item['path']}" and mount["readOnly"] is True
+        plain = Rendered(*place)
+        assert plain.config(0, tmp_path).tiered.credentials_file is None
+        assert "store" not in {volume["name"] for volume in plain.pod["volumes"]}
+        assert Rendered().config(0, tmp_path).tiered.url == ""
+
     def test_alerts_and_dashboards_find_the_nodes(self) -> None:
         """The rules are those of the repository, byte for byte after YAML; the job has the name that they use."""
         found = profile("three")
@@ -289,6 +306,10 @@ class TestRendered:
             ("metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor needs metrics.enabled"),
             ("cluster.initialNodes=2", "broker group g1 names node 2, but cluster.initialNodes is 2"),
             ("drainSeconds=-1", "drainSeconds"),
+            ("tiered.endpoint=http://store:9000", "tiered.url is empty: give the place in the object store"),
+            ("tiered.existingSecret=store-keys", "tiered.url is empty"),
+            ("tiered.url=https://store/bucket", "tiered.url|/tiered/url"),
+            ("tiered.urls=s3://bucket", "urls"),
             ("members.timeoutSeconds=1", "timeoutSeconds"),
         ],
     )

@@ -83,6 +83,17 @@ peer_tls:
   key_file: /etc/ledgermq/tls/tls.key
   ca_file: /etc/ledgermq/tls/ca.crt
 {{- end }}
+{{- if .Values.tiered.url }}
+tiered:
+  url: {{ .Values.tiered.url | quote }}
+  region: {{ .Values.tiered.region | quote }}
+  {{- with .Values.tiered.endpoint }}
+  endpoint: {{ . | quote }}
+  {{- end }}
+  {{- if .Values.tiered.existingSecret }}
+  credentials_file: /etc/ledgermq/store/credentials
+  {{- end }}
+{{- end }}
 cluster:
   secret_file: /etc/ledgermq/cluster/cluster-secret
   groups:
