@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
@@ -222,6 +223,22 @@ def test_a_damaged_read_ends_the_run_and_a_repair_brings_it_back() -> None:
     assert metrics.REBUILT_BYTES.labels("g-life", "repair")._value.get() - bytes_before == 40
     assert life.turn(packets=[("n2", RAFT)]).wake_at_ns == FAR_NS and after.seen[-1][1] == [("n2", RAFT)]
     assert all(name.startswith("life-g-life") for name in rebuild.threads), "no step runs in a turn"
+    life.group.close()
+
+
+def test_an_installation_counts_what_each_source_gave_and_says_when_the_store_fails() -> None:
+    """Each byte once, whatever the steps; the reason once."""
+    first = Progress(10, 90, "n2", peer_bytes=10, store_bytes=30)
+    more = replace(first, store_bytes=60, store_problem="the store is away")
+    outputs = [replace(step(), progress=first), replace(step(), progress=more), replace(step(finished=True), progress=more)]
+    life = Life(Broken(State.INSTALLING, "nothing is here", FakeRebuild(outputs)), FakeRunning())
+    before = {source: metrics.INSTALLED_BYTES.labels("g-life", source)._value.get() for source in ("peers", "store")}
+    with capture_logs() as logs:
+        life.turn()
+        life.until(State.RUNNING)
+    given = {source: metrics.INSTALLED_BYTES.labels("g-life", source)._value.get() - before[source] for source in before}
+    assert given == {"peers": 10, "store": 60}
+    assert [entry["reason"] for entry in logs if "goes on from peers" in entry["event"]] == ["the store is away"]
     life.group.close()
 
 
