@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,8 @@ NAME = "store"
 """What reports and tables call the copy of a log in the store, where they name a replica."""
 SIZES = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
 NUMBERS = ("base", "size", "first", "last", "end", "term", "chain", "last_term", "last_chain", "last_store_ms")
+AT_ONCE = 16
+"""Requests for descriptions under way."""
 _FILE = re.compile(r"(\d{20})(?:-([0-9a-f]{64}))?\.(json|log|former)")
 
 
@@ -113,24 +116,25 @@ def find_logs() -> list[StoredLog]:
         if len(parts) == 3:
             folders.setdefault((parts[0], parts[1]), {})[key] = size
     found = []
-    for (group, log_id), objects in folders.items():
-        log = StoredLog(group, log_id, objects)
-        if any(True for _ in log.names()) or f"{log.folder}/log.json" in objects:
-            _read(log)
-            found.append(log)
+    # A large log has a manifest for each GiB, and a request takes some milliseconds.
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for (group, log_id), objects in folders.items():
+            log = StoredLog(group, log_id, objects)
+            if any(True for _ in log.names()) or f"{log.folder}/log.json" in objects:
+                _read(log, pool)
+                found.append(log)
     return found
 
 
-def _read(log: StoredLog) -> None:
+def _read(log: StoredLog, pool: ThreadPoolExecutor) -> None:
     key = f"{log.folder}/log.json"
     if key in log.objects:
         log.about = _described(read_object(key))
         log.damaged += [] if log.about is not None else [key]
-    for ending, base, sha256 in log.names():
-        if ending != "json" or sha256:
-            continue
-        key = f"{log.folder}/{base:020d}.json"
-        file = _manifest(read_object(key), key, log.folder)
+    bases = [base for ending, base, sha256 in log.names() if ending == "json" and not sha256]
+    keys = [f"{log.folder}/{base:020d}.json" for base in bases]
+    for base, key, raw in zip(bases, keys, pool.map(read_object, keys), strict=True):
+        file = _manifest(raw, key, log.folder)
         if file is None or file.base != base:
             log.damaged.append(key)
         else:

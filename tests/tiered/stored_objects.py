@@ -64,7 +64,7 @@ class Stored:
         identity.write_node(RealDisk(), self.directory, NodeIdentity(own.cluster_id, own.replica, own.created_ms))
 
 
-def _copied(source: str, target: str) -> str:
+def copied(source: str, target: str) -> str:
     """Derived files are large, and no test changes them."""
     if "/index/" in source or "/consumequeue/" in source:
         os.link(source, target)
@@ -77,7 +77,8 @@ class Case:
     """A copy of it to damage."""
 
     def __init__(self, made: Stored, base: Path, patch: pytest.MonkeyPatch) -> None:
-        self.directory = Path(shutil.copytree(made.directory, base / "n1", copy_function=_copied))
+        base.mkdir(exist_ok=True)
+        self.directory = Path(shutil.copytree(made.directory, base / "n1", copy_function=copied))
         self.store = FakeStore()
         self.store.objects = dict(made.store.objects)
         self.begin, self.end, self.log_id = made.begin, made.end, made.log_id

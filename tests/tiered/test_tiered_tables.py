@@ -16,7 +16,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.spark.source import LedgermqSource, PushingReader, ViewReader
-from tests.tiered.stored_objects import URL, Case, Stored, serve
+from tests.tiered.stored_objects import URL, Case, Stored, copied, serve
 from tests.tiered.test_tiered_carrying import SIZE
 
 
@@ -98,7 +98,7 @@ def test_filters_do_not_choose_another_replica(case: Case) -> None:
     other = case.directory.parent / "n2"
     case.directory.rename(other)
 
-    shutil.copytree(other, case.directory)
+    shutil.copytree(other, case.directory, copy_function=copied)
     where = {"dirs": f'["{case.directory}", "{other}"]'}
     plain = rows_of(case, "entries", local=False, **where)
     assert [row["index"] for row in plain] == list(range(len(plain)))
