@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -17,7 +18,7 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.seals import Seal, seal_in, seals_of
-from ledgermq.audit.checks.witnesses import LEAF, leaves_of
+from ledgermq.audit.checks.witnesses import LEAF, tree_of
 from ledgermq.audit.reading.begin import former_logs
 from ledgermq.audit.reading.decode import read_sealed_json
 from ledgermq.audit.reading.objects import StoreAccess
@@ -108,7 +109,8 @@ def _check_log(
         _tell(result, "stored.missing", f"{log.folder}/snapshot", None, 0, 0, proof)
     _check_objects(result, log)
     _check_order(result, log, notes)
-    seals, digests, trees = seals_of(result), _trimmed_digests(result), [set(leaves_of(one)) for one in result.replicas]
+    seals, digests = seals_of(result), _trimmed_digests(result)
+    leaves = _leaves(result, log, seals)
     there = {seal[0]: seal[1] for file in reversed(log.files) for seal in _seals_in(reports.get(file.object))}
     found.files = len(log.files)
     for file in log.files:
@@ -122,7 +124,7 @@ def _check_log(
             continue
         known = seals.get(file.base)
         recorded = known.sha256 if known is not None else digests.get(file.base)
-        leaf = _in_tree(report, trees)
+        leaf = leaves.get(file.base)
         if recorded is not None and recorded != file.sha256:
             older = recorded in log.former(file.base)
             rule = "stored.older" if older or file.sha256 in log.former(file.base) else "stored.seal"
@@ -132,11 +134,11 @@ def _check_log(
             proof = f"sealed with entries {known.first} to {known.last} up to position {known.end}; "
             proof += f"stored {file.first} to {file.last} up to {file.end}"
             _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
-        elif leaf is False and there.get(file.base, Seal(0, 0, 0, "")).root:
+        elif leaf is not None and leaf != _leaf(report):
             entries = f"{report.entries} entries from {file.first} on with the root {report.root[:16]}…"
-            proof = f"the replicas' log tree has no leaf for its {entries}"
+            proof = f"in the replicas' log tree another leaf stands there than that of its {entries}"
             _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
-        if recorded is not None or leaf:
+        if recorded is not None or leaf is not None:
             found.sealed.append((file.base, file.next_base))
         elif file.base in there:
             found.sealed_there.append((file.base, file.next_base))
@@ -288,14 +290,27 @@ def _trimmed_digests(result: GroupResult) -> dict[int, str]:
     return found
 
 
-def _in_tree(report: LogReport, trees: Sequence[set[bytes]]) -> bool | None:
-    """Whether most replicas' log trees have a leaf for these entries; None without a tree that has leaves."""
-    grown = [leaves for leaves in trees if leaves]
-    if not grown or not report.root or report.first_index is None:
-        return None
-    body = LEAF.pack(b"LMQTREE1", report.base, report.first_index, report.entries, report.base + report.end, bytes.fromhex(report.root))
-    leaf = hashlib.sha256(b"\0" + body).digest()
-    return 2 * sum(leaf in leaves for leaves in grown) > len(grown)
+def _leaves(result: GroupResult, log: StoredLog, seals: Mapping[int, Seal]) -> dict[int, bytes]:
+    """The leaf that most replicas' log trees have for each stored file, by its base. A tree has one leaf for each file from where it began
+    to its end; with a gap in the store the files cannot be counted, and nothing is told."""
+    votes: dict[int, Counter[bytes]] = {}
+    if not log.files or log.gap(log.end) is not None:
+        return {}
+    for one in result.replicas:
+        leaves, following = tree_of(one)
+        behind = sum(log.files[-1].last < seal.first < following for seal in seals.values())
+        inside = leaves[: len(leaves) - behind]
+        files = [file for file in log.files if file.last < following]
+        for file, leaf in zip(reversed(files), reversed(inside), strict=False):
+            votes.setdefault(file.base, Counter())[leaf] += 1
+    return {base: found.most_common(1)[0][0] for base, found in votes.items()}
+
+
+def _leaf(report: LogReport) -> bytes:
+    """The leaf of a stored file's entries (docs/format.md §11)."""
+    root, first = bytes.fromhex(report.root) or bytes(32), report.first_index or 0
+    body = LEAF.pack(b"LMQTREE1", report.base, first, report.entries, report.base + report.end, root)
+    return hashlib.sha256(b"\0" + body).digest()
 
 
 def _compare_with_replicas(result: GroupResult, file: Manifest, report: LogReport, found: StoredResult) -> bool:

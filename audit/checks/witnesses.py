@@ -123,6 +123,11 @@ def _tell(result: GroupResult, rule: str, one: Replica, proof: str) -> None:
 
 def leaves_of(one: Replica) -> list[bytes]:
     """The leaf hashes of a replica's log tree: those in its newest snapshot, and behind them the files that its log sealed since."""
+    return tree_of(one)[0]
+
+
+def tree_of(one: Replica) -> tuple[list[bytes], int]:
+    """The leaf hashes as `leaves_of`, and the index of the first entry behind the last leaf."""
     records = [seal for _, body in sorted(record for report in one.reports for record in report.seals) if (seal := _seal(body)) is not None]
     retained = (one.snapshot or {}).get("retained")
     stored = retained.get("tree") if isinstance(retained, dict) else None
@@ -132,7 +137,7 @@ def leaves_of(one: Replica) -> list[bytes]:
         try:
             whole = base64.b64decode(stored["leaves"], validate=True)
         except ValueError:
-            return []
+            return [], 0
         leaves, following = [whole[at : at + _HASH] for at in range(0, len(whole), _HASH)], stored["next"]
     waiting = {seal["first"]: seal for seal in reversed(records) if "tree" in seal}
     while (seal := waiting.pop(following, None)) is not None:
@@ -140,7 +145,7 @@ def leaves_of(one: Replica) -> list[bytes]:
         first, following = following, seal["last"] + 1
         leaf = LEAF.pack(b"LMQTREE1", seal["base"], first, following - first, seal["end"], root)
         leaves.append(hashlib.sha256(b"\0" + leaf).digest())
-    return leaves
+    return leaves, following
 
 
 def _seal(body: str) -> dict[str, Any] | None:
