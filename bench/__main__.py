@@ -54,6 +54,7 @@ MODULES = (
     "console_page",
     "audit_scan",
     "agreement",
+    "stored_spark",
     "sim_speed",
     "workers",
     "starved",

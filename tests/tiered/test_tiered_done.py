@@ -20,7 +20,7 @@ from tests.e2e.test_e2e_install import wipe
 from tests.tiered.s3_servers import BUCKET, Server, program, serving, tiered_settings
 from tests.tiered.test_tiered_cluster import BODY, FILE_BYTES, bodies, metric, nothing_waits
 
-pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(2400)]
 
 LOCAL_FILES = 8
 LOCAL_BYTES = LOCAL_FILES * FILE_BYTES
