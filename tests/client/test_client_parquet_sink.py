@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.client.connection import Connection
@@ -77,7 +77,6 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=40))
-@settings(max_examples=150)
 def test_each_message_is_in_one_file(steps: list[tuple[Any, ...]]) -> None:
     """Batches in any sizes, with store times that may go back, among kills at any place; files are moved away. Each process continues where
     the files end."""

@@ -246,6 +246,7 @@ def test_names_of_the_cluster_are_no_paths(watching: Watching, monkeypatch: pyte
         assert watching.kinds() == [(UNPROVEN, "all")]
 
 
+@pytest.mark.verify
 def test_interrupted_anywhere_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before or after every single write, in any of three rounds: the next round ends as an undisturbed witness does."""
 
