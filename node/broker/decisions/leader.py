@@ -451,8 +451,7 @@ class Leader:
 
     def touched(self, now_ns: int, touched: Touched) -> None:
         """Rows that applying a range may have changed."""
-        for key, offset in touched:
-            self.clock.touched(now_ns, key, offset)
+        self.clock.touched(now_ns, touched)
         if len(self._groups):
             self._touched += touched
 
@@ -462,10 +461,11 @@ class Leader:
             self._uncommitted.applied(entries.last_index)
             self.producer_sequencing.applied(entries.last_index)
             self.timer_firing.applied(entries.last_index)
-        for key, offset in self._touched:
-            if self._groups.touched(key, offset):
-                # Messages behind this one may be unlocked now, whatever the record changed.
-                self.polls.wake(key[:2])
+        for key, offsets in self._touched:
+            for offset in offsets:
+                if self._groups.touched(key, offset):
+                    # Messages behind this one may be unlocked now, whatever the record changed.
+                    self.polls.wake(key[:2])
         self._touched = []
         if self._uncommitted_topics:
             self._uncommitted_topics = {topic: last for topic, last in self._uncommitted_topics.items() if last > entries.last_index}
