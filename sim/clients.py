@@ -233,7 +233,7 @@ class Client:
 
         def answered(outcome: Answer) -> None:
             if isinstance(outcome, Changed) and outcome.lease_number is not None:
-                self._leases.append(replace(handle, lease_number=outcome.lease_number))
+                self._leases.append(handle._replace(lease_number=outcome.lease_number))
 
         self._cluster.ask(self._node, lambda token: Change(token, handle, invisible_ms, self._session), answered)
 
