@@ -219,6 +219,20 @@ def test_the_newest_mark_outlives_the_older_one() -> None:
     assert uncommitted.cursor(KEY) is None
 
 
+@pytest.mark.parametrize("changed", range(4))
+def test_a_row_of_a_record_may_have_a_later_lease_when_the_clock_hears_of_it(changed: int) -> None:
+    """A range is applied whole before the clock follows: a change behind the lease is in the rows already."""
+    delivery = Delivery(lambda topic, queue: 0)
+    clock = LeaseClock(delivery, LeaseTimes(handover_ns=0))
+    touched = delivery.apply_lease(1, "g", "t", "c", 5, [(0, [0, 1, 2, 3], [1] * 4)], [], [])
+    touched += delivery.apply_change(2, [("g", "t", 0, changed, 1, 9, "c")])
+    clock.touched(0, touched)
+    clock.expire(5 * MS)
+    assert list(clock.ready(KEY)) == [offset for offset in range(4) if offset != changed]
+    clock.expire(9 * MS)
+    assert sorted(clock.ready(KEY)) == [0, 1, 2, 3]
+
+
 def test_leases_of_equal_deadline_end_together() -> None:
     """However many leases end at one moment, one call makes them all visible, in a fixed order."""
     delivery = Delivery(lambda topic, queue: 0)
