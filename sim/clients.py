@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Handle, Receive, Received

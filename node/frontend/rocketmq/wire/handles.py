@@ -3,8 +3,8 @@
 A handle holds the broker group, the consumer group, the stored topic, queue, queue offset, lease number and attempt; `opaque.py` protects
 it against forgery. The broker group decides whether the lease is still in force.
 
-Most handles come back to the process that made them, and soon. So the last ones are remembered until they come back: a text that is equal to
-one of them was made by this cluster, and needs no check and no parsing.
+Most handles come back to the process that made them, and soon. So the last ones are remembered until they come back: a text that is equal
+to one of them was made by this cluster, and needs no check and no parsing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from ledgermq.node.broker.calls.consumer_calls import Handle
 from ledgermq.node.frontend.rocketmq.wire.opaque import Opaque
 from ledgermq.proto.names import base_group, parent_of
 from ledgermq.proto.status import Code, fail
-
 
 MADE_MAX = 8192
 """How many handles are remembered, some 450 bytes each; beyond that all of them are forgotten."""
