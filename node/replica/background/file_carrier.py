@@ -19,7 +19,8 @@ from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, StorageError
 from ledgermq.storage.snapshot import read_snapshots
-from ledgermq.storage.tiered import manifests
+from ledgermq.storage.tiered import index_part, manifests
+from ledgermq.storage.tiered.index_part import IndexBuilder, IndexPart, WrongEntries
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
 from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
 from ledgermq.storage.tiered.transfer import WrongObject, upload, verify
@@ -116,13 +117,15 @@ class FileCarrier:
         if found is None:
             self._upload(content, duty)
         try:
-            self._verify(content, wanted)
-        except WrongObject as wrong:
+            part = self._verify(content, wanted, indexed=found is None)
+        except (WrongObject, WrongEntries) as wrong:
             metrics.TIERED_WRONG.labels(self._group).inc()
             log.error("the object store holds something wrong", group=self._group, reason=str(wrong), remedy="it is uploaded again")
             self._upload(content, duty)
-            self._verify(content, wanted)
-        if found is None:
+            part = self._verify(content, wanted, indexed=found is None)
+        if part is not None:
+            # Not read back: readers verify it, and make it again if it is wrong.
+            index_part.put(self._store, self._where, wanted, part)
             self._put_and_compare(key, manifests.encode(wanted))
         return True
 
@@ -155,9 +158,13 @@ class FileCarrier:
         self._piece_s = time.monotonic()
         upload(self._store, key, self._disk, duty.path, duty.manifest.sha256, lambda length: self._step("written", length))
 
-    def _verify(self, key: str, wanted: FileManifest) -> None:
+    def _verify(self, key: str, wanted: FileManifest, *, indexed: bool) -> IndexPart | None:
+        """Read the object back; with `indexed`, make its index part on the way."""
         self._piece_s = time.monotonic()
-        verify(self._store, key, wanted.size, wanted.sha256, lambda length: self._step("read", length))
+        builder = IndexBuilder(wanted) if indexed else None
+        see = (lambda piece: None) if builder is None else builder.add
+        verify(self._store, key, wanted.size, wanted.sha256, lambda length: self._step("read", length), see)
+        return None if builder is None else builder.finish()
 
     def _step(self, direction: str, length: int) -> None:
         metrics.TIERED_BYTES.labels(self._group, direction).inc(length)
