@@ -191,6 +191,8 @@ class Tiered(Section):
     """Pause after the store failed or held something wrong."""
     timeout_ms: Annotated[Milliseconds, Field(ge=100)] = 15_000
     """Limit of one request of at most 8 MiB. A node that stops waits for the request under way."""
+    cache_bytes: Annotated[Bytes, Field(ge=16 << 20)] = 1 << 30
+    """Limit of the files on this disk in which the node keeps what readers need of older data. They are removed at the next start."""
 
     @model_validator(mode="after")
     def _check(self) -> Tiered:

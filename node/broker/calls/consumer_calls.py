@@ -147,6 +147,7 @@ class ClientGone:
     client_id: str
     at_ns: int
 
+
 LiteAction = Literal["add", "remove", "set"]
 LiteStart = Literal["last", "min", "max", "offset", "tail", "time"]
 

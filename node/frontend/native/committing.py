@@ -140,5 +140,3 @@ def _raise_refused(outcome: object, broker_group: str) -> None:
         if outcome.reason == "not-leader":
             raise Moved(broker_group)
         raise refused(outcome.reason, outcome.detail)
-
-

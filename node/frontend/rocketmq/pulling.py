@@ -89,9 +89,7 @@ class Puller:
             except CallRefused as refusal:
                 if refusal.refused.reason not in AGAIN:
                     raise
-        return await self._forwarder.submit(
-            broker_group, METHOD, caller.metadata(), data, last, repeatable=True
-        )
+        return await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, last, repeatable=True)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
         """Execute, on this node as leader, a call that another node received."""
