@@ -55,6 +55,11 @@ class Lookup:
         self._reader = reader
         self._index = index
 
+    @property
+    def begin_pos(self) -> int:
+        """Where the log begins. What is found lies behind it."""
+        return self._reader.limits.begin_pos
+
     def by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, limit: int = 64) -> list[Found]:
         """Messages of a topic with this key, or this message id, stored in begin … end, newest first. Only indexed messages are found.
         Raises OSError, Damaged."""

@@ -198,6 +198,13 @@ class TierReader:
         first, last = files[0], files[-1]
         return Limits(first.first, last.last + 1, last.end, first.base)
 
+    def first_index(self) -> int:
+        """The first entry that the store holds. Raises StoreFailure if it is not known."""
+        self._require_whole()
+        if not self.files:
+            raise NotHere(f"{self._store.place} holds no file of this log yet")
+        return self.files[0].first
+
     def first_offset(self, topic: str, queue: int, floor: int, local: LocalBegin) -> int:
         """The first offset of a queue from `floor` on that the store holds; that of the local log if the store holds none. Raises
         StoreFailure, WrongObject, OSError."""
