@@ -308,6 +308,7 @@ class Node:
             NodeDetails(config, forwarder, links, self._call_server.connections, self.service.streams, self.log_service.streams),
             self.upgrades,
             self._checkpoints,
+            self._tier,
         )
 
     async def start(self) -> None:

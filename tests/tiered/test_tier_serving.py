@@ -272,3 +272,8 @@ def test_offsets_of_readers_are_honest(served: Served) -> None:
     machine.offsets.apply([("reader", "t", 0, 5)])
     assert machine.read_offset(ReadOffset(1, "reader", "t", 0)).offset == served.begin
     assert machine.read_offset(ReadOffset(1, "reader", "t", 0, tiered=True)).offset == 5
+
+
+def test_the_status_says_what_the_store_holds(served: Served) -> None:
+    state = served.one.state
+    assert (state.stored_files, state.stored_bytes, state.stored_from_index, state.unreadable) == (3, 3 * SIZE, 0, None)

@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
+from ledgermq.client import Consumer
+from ledgermq.client.errors import ClusterError
 from ledgermq.node.process.local import LocalCluster, free_ports
-from tests.cluster import create_topic, http, leader, log_file_bases, running, status, wait_for
+from ledgermq.proto import messaging_pb2 as pb
+from tests.cluster import create_topic, http, leader, log_file_bases, running, status, target, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.tiered.s3_servers import BUCKET, Server, program, serving, tiered_settings
 
@@ -146,3 +150,76 @@ def test_a_store_that_is_away_costs_no_message_and_says_so(tmp_path: Path, place
         with serving(versitygw, home, port):
             wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
             wait_for(lambda: small_on_disk(cluster), 120, "the local limit")
+
+
+def test_everything_is_read_below_the_local_begin(tmp_path: Path, place: tuple[Path, int], versitygw: Path) -> None:
+    """Ten times the local limit: native readers as Arrow columns, pulls as the official clients make them, peek and queries see every
+    message, also after a change of leaders; while the store is away they are refused, and nobody gets fewer messages."""
+    home, port = place
+    extra = {"retention": RETENTION, "tiered": {**tiered_settings(home, port), "retry_ms": "500ms"}}
+    with running(tmp_path, log_file_bytes=FILE_BYTES, extra=extra) as cluster:
+        cli = CommandLine.of(cluster)
+        expected = bodies(0, 1300)
+        with serving(versitygw, home, port):
+            create_topic(cluster, "t", queues=2)
+            cli.send_lines("t", expected)
+            wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
+            wait_for(lambda: small_on_disk(cluster), 120, "the local limit")
+            described = cli.ok("topic", "describe", "t", "--json").json["queue_list"]
+            assert all(queue["stored_offset"] == 0 < queue["min_offset"] for queue in described), described
+            assert read_all(cluster) == expected and pull_all(cluster) == expected
+            shown = cli.ok("peek", "--topic", "t", "--queue", "0", "--from", "5", "--max", "700", "--json").lines
+            assert [message["offset"] for message in shown] == list(range(5, 5 + len(shown))) and len(shown) > 600
+            [found] = cli.ok("query", "--topic", "t", "--id", shown[0]["message_id"], "--json").lines
+            assert found["offset"] == 5
+            node = leader(cluster)
+            cluster.kill(node)
+            wait_for(lambda: leader(cluster) not in (None, node), 60, "another leader")
+            assert read_all(cluster) == expected
+            cluster.start(node)
+            cluster.wait_ready()
+        assert set(cluster.stop().values()) <= {0}
+        cluster.start_all()
+        cluster.wait_ready()
+        with pytest.raises(ClusterError, match="object store"):
+            read_all(cluster, timeout_s=5)
+        with pytest.raises(AssertionError, match="object store"):
+            pull_all(cluster)
+        assert len(cli.ok("peek", "--topic", "t", "--from", "latest", "--max", "3", "--json").lines) == 3
+        with serving(versitygw, home, port):
+            assert read_all(cluster, timeout_s=60) == expected
+
+
+def read_all(cluster: LocalCluster, timeout_s: float = 30) -> list[str]:
+    """Every message of the topic, by a reader without a group, as Arrow columns; sorted."""
+    with Consumer(cluster.endpoints, "t", start="earliest", until_end=True, timeout_s=timeout_s) as consumer:
+        found = [body.decode() for batch in consumer.arrow() for body in batch.column("body").to_pylist()]
+        assert consumer.statistics().skipped == 0
+        return sorted(found)
+
+
+def pull_all(cluster: LocalCluster) -> list[str]:
+    """Every message of the topic, by PullMessage from where QueryOffset says that the queues begin; sorted."""
+    found: list[str] = []
+    service, who = "/apache.rocketmq.v2.MessagingService/", [("x-mq-client-id", "tester")]
+    with grpc.insecure_channel(target(cluster, leader(cluster)), options=[("grpc.enable_http_proxy", 0)]) as channel:
+        query = channel.unary_unary(f"{service}QueryOffset", response_deserializer=pb.QueryOffsetResponse.FromString)
+        pull = channel.unary_stream(f"{service}PullMessage", response_deserializer=pb.PullMessageResponse.FromString)
+        for number in range(2):
+            queue = pb.MessageQueue(topic=pb.Resource(name="t"), id=number, broker=pb.Broker(name="g1"))
+            asked = pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.BEGINNING)
+            answer = query(asked.SerializeToString(), metadata=who, timeout=30)
+            assert answer.status.code == pb.OK, answer.status.message
+            offset, before = answer.offset, -1
+            while offset != before:
+                before = offset
+                request = pb.PullMessageRequest(group=pb.Resource(name="pullers"), message_queue=queue, offset=offset, batch_size=200)
+                for response in pull(request.SerializeToString(), metadata=who, timeout=30):
+                    match response.WhichOneof("content"):
+                        case "message":
+                            found.append(response.message.body.decode())
+                        case "next_offset":
+                            offset = response.next_offset
+                        case _:
+                            assert response.status.code in (pb.OK, pb.MESSAGE_NOT_FOUND), response.status.message
+    return sorted(found)

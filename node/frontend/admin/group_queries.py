@@ -15,6 +15,7 @@ the query is repeated.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -206,6 +207,11 @@ class GroupQueries:
     async def message(self, group: str, wanted: peer_pb2.GroupMessage) -> peer_pb2.GroupMessageReply:
         """The entry of a message, and the state of the message in every consumer group that uses its topic."""
         now_ns = self._now_ns()
+        entry = await self._through.entry(group, wanted.topic, wanted.queue, wanted.offset) if wanted.offset >= 0 else None
+        if entry is not None:
+            consumption = await self._engine.run(group, lambda hosted: _consumption(hosted, wanted, now_ns))
+            sha256 = hashlib.sha256(entry).hexdigest()
+            return peer_pb2.GroupMessageReply(index=int.from_bytes(entry[_INDEX], "big"), sha256=sha256, consumption=consumption)
 
         def look(hosted: Any) -> tuple[int, list[admin_pb2.ConsumptionState]]:
             machine = hosted.machine

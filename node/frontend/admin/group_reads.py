@@ -92,6 +92,11 @@ class ReadThrough:
 
         return await self._engine.run(group, look)
 
+    async def entry(self, group: str, topic: str, queue: int, offset: int) -> bytes | None:
+        """The entry of a message in the object store; None if the local log has it, or nothing has. Raises LedgerError."""
+        found = None if self._tier is None else await self._tier.entries(group, topic, queue, offset, 1, 1)
+        return b"".join(found.pieces) if found is not None and found.first == offset else None
+
     def stored(self, group: str) -> TierReader | None:
         """The reader for searches by key, on a thread of the caller; None without tiered storage."""
         return None if self._tier is None else self._tier.reader(group)

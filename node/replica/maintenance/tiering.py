@@ -62,12 +62,17 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TieredState:
-    """What operators see of one replica: how many sealed files here this node has not verified in the store, and why the first waits."""
+    """What operators see of one replica: how many sealed files here this node has not verified in the store, and why the first waits; what
+    readers find there through this node, and why that is not everything."""
 
     verified_pos: int
     waiting_files: int
     waiting_bytes: int
     waits_for: str | None
+    stored_files: int
+    stored_bytes: int
+    stored_from_index: int | None
+    unreadable: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,9 @@ class Tiering:
         if watch is None or hosted is None or hosted.state is not State.RUNNING:
             return None
         size = hosted.running.store.identity.data_file_bytes
-        return TieredState(watch.verified_pos, watch.waiting_bytes // size, watch.waiting_bytes, watch.waits_for)
+        files = watch.reader.files
+        readable = len(files), len(files) * size, files[0].first if files else None, watch.reader.problem or None
+        return TieredState(watch.verified_pos, watch.waiting_bytes // size, watch.waiting_bytes, watch.waits_for, *readable)
 
     def reader(self, group: str) -> TierReader | None:
         """The reader of the stored files of a group; None while it does not run here."""
@@ -218,6 +225,7 @@ class Tiering:
             except (StorageError, OSError) as error:
                 self._failed(group, watch, error)
         await self._link(watch)
+        await self._on_thread(self._ranges.cache.give_way)
 
     async def _link(self, watch: _Watch) -> None:
         """Link manifests, so that readers find what the store holds. No pin depends on it."""
