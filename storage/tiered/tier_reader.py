@@ -165,6 +165,17 @@ class Ranges:
             return
 
 
+@dataclass(frozen=True, slots=True)
+class _KeysBelow:
+    """The keys of messages before a position, as `Lookup` asks for them."""
+
+    reader: TierReader
+    below: int
+
+    def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        return self.reader.positions_with_hash(hash_, begin_ms, end_ms, self.below)
+
+
 class TierReader:
     """The stored files of one log."""
 
@@ -186,7 +197,6 @@ class TierReader:
         self._streams: OrderedDict[tuple[int, int], None] = OrderedDict()
         """(base, range) that sequential readers need next."""
         self._entries = EntryReader(self, file_bytes)
-        self._lookup = Lookup(self, self)
 
     # -- where it begins and ends
 
@@ -289,9 +299,11 @@ class TierReader:
         if number == 0:
             self._require_whole()
         for file in files[number:]:
+            if file.base >= local.pos:
+                break
             head = self._head(file)
             rows = head.queues.get((topic, queue))
-            if rows is None or rows.last < low or rows.first >= local.offset:
+            if rows is None or rows.last < low:
                 continue
             # The marks of the chunks tell where the time lies in the file; within one chunk the entries themselves are asked.
             mark = bisect_left(head.mark_times, store_ms)
@@ -324,7 +336,7 @@ class TierReader:
         """The file with the first message of a queue at or above `offset`, which is below that of the local log; None if the store has
         none. Offsets are dense, and each message is in the store or on this disk: an index part that leaves one out is wrong."""
         files = self.files
-        low, high = 0, len(files)
+        low, high = 0, bisect_left(files, local.pos, key=lambda file: file.base)
         before = behind = None
         while low < high:
             middle = at = (low + high) // 2
@@ -399,22 +411,22 @@ class TierReader:
 
     # -- keys
 
-    def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[Found]:
-        """Messages of a topic with this key, or this message id, stored in begin … end, newest first. Raises StoreFailure, WrongObject,
-        OSError."""
-        yield from self._lookup.each_by_key(topic, key, begin_ms, end_ms)
+    def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, below: int) -> Iterator[Found]:
+        """Messages of a topic before the position `below` with this key, or this message id, stored in begin … end, newest first. Raises
+        StoreFailure, WrongObject, OSError."""
+        found = Lookup(self, _KeysBelow(self, below)).each_by_key(topic, key, begin_ms, end_ms)
+        yield from (one for one in found if one.physical_offset < below)
         if not self.files or self.files[0].last_store_ms >= begin_ms:
             self._require_whole()
 
-    def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Positions of messages that may have a key of this hash and may have been stored in this time, descending: the port of `Lookup` to
-        an index of keys."""
+    def positions_with_hash(self, hash_: int, begin_ms: int, end_ms: int, below: int) -> Iterator[int]:
+        """Positions before `below` of records that may have a key of this hash and may have been stored in this time, descending."""
         files = self.files
         for number in range(len(files) - 1, -1, -1):
             file = files[number]
             if file.last_store_ms < begin_ms:
                 return
-            if number and files[number - 1].last_store_ms > end_ms:
+            if file.base >= below or (number and files[number - 1].last_store_ms > end_ms):
                 continue
             for pos in reversed(self._with_hash(file, hash_)):
                 yield pos + HEADER_BYTES

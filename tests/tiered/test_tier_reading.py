@@ -27,8 +27,8 @@ def reading(log: StoredLog, tmp_path: Path) -> Reading:
     return Reading(log, tmp_path)
 
 
-def ids(reading: Reading, key: str, begin_ms: int = 0, end_ms: int = 1 << 62) -> list[int]:
-    return [found.index for found in reading.reader.each_by_key("t", key, begin_ms, end_ms)]
+def ids(reading: Reading, key: str, begin_ms: int = 0, end_ms: int = 1 << 62, below: int = 1 << 62) -> list[int]:
+    return [found.index for found in reading.reader.each_by_key("t", key, begin_ms, end_ms, below)]
 
 
 def test_every_queue_reads_as_it_was_written(reading: Reading) -> None:
@@ -72,6 +72,8 @@ def test_times_keys_and_ids_are_found(reading: Reading) -> None:
     middle = stored[reading.log.files[2].first].store_ms
     both = [index for index, record in enumerate(stored) if record.topic == "t" and b"key3\x02" in record.properties]
     assert ids(reading, "key3", middle) == [index for index in reversed(both) if stored[index].store_ms >= middle]
+    below = _pos(reading.log.entries[both[-3]])
+    assert ids(reading, "key3", below=below) == both[-4::-1]
     assert ids(reading, "key3", 0, middle) == [index for index in reversed(both) if stored[index].store_ms <= middle]
 
 

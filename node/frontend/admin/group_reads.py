@@ -112,9 +112,7 @@ def each_by_key(lookup: Lookup, stored: TierReader | None, topic: str, key: str,
     if stored is None or not (begin := lookup.begin_pos):
         return
     below = begin if last is None else min(begin, last)
-    for found in stored.each_by_key(topic, key, begin_ms, end_ms):
-        if found.physical_offset < below:
-            yield found
+    yield from stored.each_by_key(topic, key, begin_ms, end_ms, below)
 
 
 def message_of(record: bytes, namespace: str, topic: str, number: int, group: str, queue: int, offset: int) -> admin_pb2.PeekedMessage:
