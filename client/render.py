@@ -95,7 +95,7 @@ def tiered_json(tiered: admin_pb2.TieredInfo) -> dict[str, Any]:
     """What a node has not verified in the object store yet, and what it can read there."""
     numbers = {"verified_pos": tiered.verified_pos, "waiting_files": tiered.waiting_files, "waiting_bytes": tiered.waiting_bytes}
     stored = {"stored_files": tiered.stored_files, "stored_bytes": tiered.stored_bytes}
-    optional = {name: known(tiered, name) for name in ("waits_for", "stored_from_index", "unreadable")}
+    optional = {name: known(tiered, name) for name in ("waits_for", "stored_from_index", "unreadable", "not_removed")}
     return {**numbers, **stored, **optional}
 
 
@@ -273,6 +273,8 @@ def _tiered(tiered: admin_pb2.TieredInfo, exact: bool) -> str:
         verified += f"; it holds {size(tiered.stored_bytes, exact)} from entry {tiered.stored_from_index} on"
     if tiered.HasField("unreadable"):
         verified += f"; older entries cannot be read through this node: {tiered.unreadable}"
+    if tiered.HasField("not_removed"):
+        verified += f"; old files are not removed from it, waiting for: {tiered.not_removed}"
     return verified
 
 

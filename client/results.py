@@ -201,6 +201,8 @@ class Tiered:
     """The first log entry that this node can read in the store."""
     unreadable: str | None
     """Why this node cannot read the store to its first file yet; None if it can."""
+    not_removed: str | None
+    """What the removal of old files from the store waits for; None if for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

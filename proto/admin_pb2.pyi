@@ -212,7 +212,7 @@ class ReplicaInfo(_message.Message):
     def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ..., state: _Optional[str] = ..., rebuild: _Optional[_Union[RebuildInfo, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., differing_files: _Optional[_Iterable[int]] = ..., unverified_ms: _Optional[int] = ..., tiered: _Optional[_Union[TieredInfo, _Mapping]] = ...) -> None: ...
 
 class TieredInfo(_message.Message):
-    __slots__ = ("verified_pos", "waiting_files", "waiting_bytes", "waits_for", "stored_files", "stored_bytes", "stored_from_index", "unreadable")
+    __slots__ = ("verified_pos", "waiting_files", "waiting_bytes", "waits_for", "stored_files", "stored_bytes", "stored_from_index", "unreadable", "not_removed")
     VERIFIED_POS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FILES_FIELD_NUMBER: _ClassVar[int]
     WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +221,7 @@ class TieredInfo(_message.Message):
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     STORED_FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    NOT_REMOVED_FIELD_NUMBER: _ClassVar[int]
     verified_pos: int
     waiting_files: int
     waiting_bytes: int
@@ -229,7 +230,8 @@ class TieredInfo(_message.Message):
     stored_bytes: int
     stored_from_index: int
     unreadable: str
-    def __init__(self, verified_pos: _Optional[int] = ..., waiting_files: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., waits_for: _Optional[str] = ..., stored_files: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., stored_from_index: _Optional[int] = ..., unreadable: _Optional[str] = ...) -> None: ...
+    not_removed: str
+    def __init__(self, verified_pos: _Optional[int] = ..., waiting_files: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., waits_for: _Optional[str] = ..., stored_files: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., stored_from_index: _Optional[int] = ..., unreadable: _Optional[str] = ..., not_removed: _Optional[str] = ...) -> None: ...
 
 class RebuildInfo(_message.Message):
     __slots__ = ("reason", "source", "done_bytes", "total_bytes", "remaining_ms")

@@ -61,13 +61,17 @@ class Catalogue:
         """Note a file that this node has just verified; `link` takes it in."""
         self._known[file.base] = file
 
-    def link(self, local: Begin, store_begin: int, verified_pos: int) -> bool:
-        """Link files, at most MANIFESTS_A_STEP of those that must be asked for: up to `verified_pos`, then down to `store_begin`. `local`:
-        where the log begins on this disk. Returns whether there is nothing left to link. Raises WrongObject, StoreFailure, OSError."""
+    def link(self, local: Begin, stored: Begin, verified_pos: int) -> bool:
+        """Link files, at most MANIFESTS_A_STEP of those that must be asked for: up to `verified_pos`, then down to `stored`, where the log
+        begins in the store. `local`: where it begins on this disk. Returns whether there is nothing left to link. Raises WrongObject,
+        StoreFailure, OSError."""
         before = self.files
-        files = list(before)
+        files = [file for file in before if file.base >= stored.pos]
         self._check(files, local)
         asked = 0
+        if local.pos < stored.pos:
+            # The files in which both would meet are gone. What follows is verified against the local log, file by file.
+            local = stored
         try:
             while (end := files[-1].behind if files else local).pos < verified_pos:
                 asked += self._fetch(end.pos)
@@ -75,14 +79,13 @@ class Catalogue:
                     return False
                 file = self._known[end.pos]
                 files.append(self._require(file, fits=file.follows(end), base=end.pos))
-            while (begin := _begin_of(files[0]) if files else local).pos > store_begin:
+            while (begin := _begin_of(files[0]) if files else local).pos > stored.pos:
                 asked += self._fetch(begin.pos - self._file_bytes)
                 if asked > MANIFESTS_A_STEP:
                     return False
                 file = self._known[begin.pos - self._file_bytes]
                 files.insert(0, self._require(file, fits=file.behind == begin, base=begin.pos - self._file_bytes))
         finally:
-            files = [file for file in files if file.base >= store_begin]
             if files != list(before):
                 self.files = tuple(files)
                 self._write()

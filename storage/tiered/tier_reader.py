@@ -55,8 +55,8 @@ RANGE_BYTES = RANGE_CHUNKS * CHUNK_BYTES
 """The part of an object that one request fetches."""
 AHEAD = 2
 """How many ranges behind the one that a sequential reader needs are fetched before it asks for them."""
-HEADS_MAX = 256
-"""Heads of index parts in memory; one of a file of 1 GiB takes some 100 KB."""
+HEADS_MAX = 64
+"""Heads of index parts in memory; one of a file of 1 GiB takes some 100 KB, and 200 bytes for each queue."""
 UNITS_MAX = 8192
 STREAMS_MAX = 64
 """The sequential readers that are told apart."""

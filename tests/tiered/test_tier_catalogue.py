@@ -12,6 +12,7 @@ from ledgermq.storage.begin import Begin
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.tiered import catalogue, manifests
 from ledgermq.storage.tiered.catalogue import Catalogue
+from ledgermq.storage.tiered.manifests import FileManifest
 from ledgermq.storage.tiered.object_store import StoreFailure
 from ledgermq.storage.tiered.transfer import WrongObject
 from tests.tiered.fake_store import FakeStore
@@ -21,6 +22,10 @@ from tests.tiered.stored_log import FILES, SIZE, StoredLog, make_log
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> StoredLog:
     return make_log(tmp_path_factory.mktemp("log"))
+
+
+def _begin_of(file: FileManifest) -> Begin:
+    return Begin(file.first, file.base, file.term, file.chain)
 
 
 class Linking:
@@ -34,9 +39,9 @@ class Linking:
         self.catalogue = Catalogue(RealDisk(), self.path, self.store, self.log.where, self.log.log_id, SIZE)
         self.catalogue.load()
 
-    def link(self, local: Begin | None = None, store_begin: int = 0) -> bool:
-        local = local or self.log.behind
-        return self.catalogue.link(local, store_begin, self.log.behind.pos)
+    def link(self, local: Begin | None = None, number: int = 0) -> bool:
+        """The store begins with file `number`."""
+        return self.catalogue.link(local or self.log.behind, _begin_of(self.log.files[number]), self.log.behind.pos)
 
     @property
     def bases(self) -> list[int]:
@@ -54,7 +59,7 @@ ALL = [number * SIZE for number in range(FILES)]
 @pytest.mark.parametrize("number", range(FILES + 1))
 def test_it_links_up_and_down_from_where_the_local_log_begins(linking: Linking, number: int) -> None:
     """The local log may begin anywhere among the stored files."""
-    begins = [Begin(file.first, file.base, file.term, file.chain) for file in linking.log.files] + [linking.log.behind]
+    begins = [*map(_begin_of, linking.log.files), linking.log.behind]
     assert linking.link(begins[number])
     assert linking.catalogue.files == tuple(linking.log.files)
 
@@ -137,8 +142,16 @@ def test_a_damaged_copy_only_costs_requests(linking: Linking, damage: str) -> No
 
 
 def test_files_before_the_begin_of_the_store_are_forgotten(linking: Linking) -> None:
-    assert linking.link() and linking.link(store_begin=2 * SIZE)
+    assert linking.link() and linking.link(number=2)
     assert linking.bases == ALL[2:]
+
+
+def test_a_local_log_that_begins_before_the_store_is_linked_behind_it(linking: Linking) -> None:
+    """This node keeps files that total retention has removed from the store."""
+    first = linking.log.files[0]
+    for file in linking.log.files[:2]:
+        del linking.store.objects[manifests.manifest_key(linking.log.where, file.base)]
+    assert linking.link(_begin_of(first), number=2) and linking.bases == ALL[2:]
 
 
 def test_another_local_log_unlinks_all(linking: Linking) -> None:

@@ -49,6 +49,8 @@ class Served:
         self.one.check()
         self.fill(4 * SIZE + 1000)
         self.read_local()
+        # The last stored file is on the disk, too.
+        self.one.carry_all()
         self.engine: Any = self.one.stage.engine
         self.engine.views = {}
         self.engine.on_view = self.engine.on_hidden = lambda listener: None
@@ -147,6 +149,24 @@ def test_a_native_reader_goes_from_the_store_to_the_disk(served: Served) -> None
     assert [skipped for *_, skipped in answers] == [0] * len(answers) and len(answers) > 10
 
 
+def test_what_total_retention_removed_is_skipped_and_counted(served: Served) -> None:
+    """By queue and by log index, as what local retention removed was."""
+    reader = served.tier.reader("g1")
+    reader.take(reader.files[1:])
+    first = next(n for n, entry in enumerate(served.written) if int.from_bytes(entry[24:32], "big") >= SIZE)
+
+    async def main() -> tuple[list[tuple[int, int, bytes, int]], list[tuple[int, int, bytes, int]]]:
+        by_queue = await drained(await served.tail(0), [len(served.written)], 1, 9000)
+        source = await Sources(served.engine, served.tier).open("g1", Waiter(""))
+        return by_queue, await drained(LogTail(source, 0, len(served.entries)), 9000)
+
+    by_queue, by_index = run(main())
+    assert by_queue[0][0] == by_queue[0][3] == first and sum(skipped for *_, skipped in by_queue) == first
+    assert b"".join(data for _, _, data, _ in by_queue) == b"".join(served.written[first:])
+    index = reader.files[0].first
+    assert by_index[0][0] == by_index[0][3] == index and b"".join(d for _, _, d, _ in by_index) == b"".join(served.entries[index:])
+
+
 def test_the_log_is_read_through_the_store(served: Served) -> None:
     async def main() -> list[tuple[int, int, bytes, int]]:
         source = await Sources(served.engine, served.tier).open("g1", Waiter(""))
@@ -178,6 +198,18 @@ def test_a_reader_gets_an_error_while_the_store_is_away(served: Served) -> None:
         assert (await (await served.tail(5)).read([len(served.written)], 1, 9000))[0].count
 
     run(main())
+
+
+def test_what_one_log_lacks_delays_no_other(served: Served) -> None:
+    """A reader that is not ready is no failure of the store."""
+    reader = served.tier.reader("g1")
+    files, reader.whole, reader.problem = reader.files, False, "it is still reading the manifests"
+    reader.take(files[1:])
+    with pytest.raises(LedgerError, match="still reading the manifests"):
+        run(served.tier.first_offset("g1", "t", 0))
+    reader.take(files)
+    reader.whole = True
+    assert run(served.tier.first_offset("g1", "t", 0)) == 0
 
 
 def test_a_reader_gets_an_error_if_the_store_lies(served: Served) -> None:
@@ -276,4 +308,4 @@ def test_offsets_of_readers_are_honest(served: Served) -> None:
 
 def test_the_status_says_what_the_store_holds(served: Served) -> None:
     state = served.one.state
-    assert (state.stored_files, state.stored_bytes, state.stored_from_index, state.unreadable) == (3, 3 * SIZE, 0, None)
+    assert (state.stored_files, state.stored_bytes, state.stored_from_index, state.unreadable) == (4, 4 * SIZE, 0, None)

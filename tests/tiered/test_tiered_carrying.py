@@ -29,17 +29,20 @@ RETRY_S = 10.0
 class TieredStage:
     """One leading replica with sealed files, and a store."""
 
-    def __init__(self, directory: Path, **options: Any) -> None:
-        self.stage = Stage(directory, tiered={"url": "s3://fake/log", "retry_ms": "10s"}, **options)
+    def __init__(self, directory: Path, total: Any = None, **options: Any) -> None:
+        """`total`: the total retention."""
+        self.stage = Stage(directory, tiered={"url": "s3://fake/log", "retry_ms": "10s", "retention": total or {}}, **options)
         self.store = FakeStore()
         self.now_s = 1000.0
+        self.now_ms = 1
         self.tiering = self.restarted()
 
     def restarted(self) -> Tiering:
         """Another life of the process, as far as this module remembers."""
         one = self.stage
         hosted = {"g1": one.driver.hosted}
-        self.tiering = Tiering(one.config, RealDisk(), hosted, one.engine, self.store, lambda: 1, lambda: self.now_s)  # type: ignore[arg-type]
+        times = lambda: self.now_ms, lambda: self.now_s
+        self.tiering = Tiering(one.config, RealDisk(), hosted, one.engine, self.store, *times)  # type: ignore[arg-type]
         return self.tiering
 
     def check(self, times: int = 1) -> None:

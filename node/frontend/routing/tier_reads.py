@@ -18,7 +18,7 @@ from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.storage.errors import Damaged, StorageError
 from ledgermq.storage.log_reader import Piece
 from ledgermq.storage.tiered.object_store import StoreFailure
-from ledgermq.storage.tiered.tier_reader import UNITS_MAX, LocalBegin, QueueEntries, TierReader
+from ledgermq.storage.tiered.tier_reader import UNITS_MAX, LocalBegin, NotHere, QueueEntries, TierReader
 
 THREADS = 4
 FAILED_S = 2.0
@@ -111,7 +111,8 @@ class TierReads:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work, reader)
         except StoreFailure as failure:
-            self._failed = self._now_s() + FAILED_S, str(failure)
+            if not isinstance(failure, NotHere):
+                self._failed = self._now_s() + FAILED_S, str(failure)
             raise self.error(failure) from failure
         except (StorageError, OSError) as error:
             raise self.error(error) from error
