@@ -32,8 +32,9 @@ COPY LICENSE dist/native/*.whl wheels/
 RUN /opt/venv/bin/pip install --quiet --no-deps --no-build-isolation . \
     && for wheel in wheels/*.whl; do if [ -e "$wheel" ]; then /opt/venv/bin/pip install --quiet --no-deps --no-index "$wheel"; fi; done
 
+# The tests that numpy brings along are 20 MB.
 FROM packages AS node-packages
-RUN /opt/venv/bin/pip uninstall --quiet --yes setuptools pip
+RUN find /opt/venv/lib -type d -name tests -prune -exec rm -r {} + && /opt/venv/bin/pip uninstall --quiet --yes setuptools pip
 
 FROM base AS node
 LABEL org.opencontainers.image.title="LedgerMQ" \

@@ -39,7 +39,8 @@ images: ## container images of a node and of Spark; with ledgermq-native inside 
 	docker build --target node --tag ledgermq:local $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
 	docker build --target spark --tag ledgermq-spark:local $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
 
-# Containers get what is built, so the compiled package comes first.
+# Containers get what is built, so the compiled package comes first. Tests of hypothesis try six times as many examples as in `make test`.
+verify: export PYTEST_ADDOPTS := --hypothesis-profile=verify
 verify: ## the long check: also containers, other clients, RocketMQ's own classes, standalone Spark, half an hour of seeds, and all of exhaust
 	@bash deploy/setup-venv.sh dev
 	@if command -v cargo >/dev/null; then bash deploy/native.sh build && bash deploy/native.sh check; \

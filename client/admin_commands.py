@@ -236,10 +236,11 @@ def topic_describe(connection: Connection, name: str, namespace: str, as_json: b
         render.print_json(**render.topic_detail_json(found))
         return
     render.print_topics([found])
-    rows = [
-        [q.queue, q.broker_group, q.group_queue, render.known(q, "min_offset"), render.known(q, "max_offset")] for q in found.queue_list
-    ]
-    render.print_table("queues", ["queue", "broker group", "id there", "first offset", "next offset"], rows)
+    numbers = {"min_offset": "first offset", "max_offset": "next offset"}
+    if any(q.HasField("stored_offset") for q in found.queue_list):
+        numbers = {"stored_offset": "first offset", "min_offset": "first on the disks", "max_offset": "next offset"}
+    rows = [[q.queue, q.broker_group, q.group_queue, *(render.known(q, name) for name in numbers)] for q in found.queue_list]
+    render.print_table("queues", ["queue", "broker group", "id there", *numbers.values()], rows)
 
 
 @topic.command("delete")

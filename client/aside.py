@@ -1,7 +1,8 @@
-"""A file that gets its name when it is complete: until then it is written beside its place, as `.NAME.part`.
+"""Files that get their name when they are complete, and have the name `.NAME.part` beside it until then.
 
-Law: a process that fails, is interrupted or is killed leaves no file under the name, and a file that has the name is never overwritten. The
-remains of a killed process are overwritten by the next attempt. Two processes never write the same file: the first one holds a lock.
+Law of `Aside`: a process that fails, is interrupted or is killed leaves no file under the name, and a file that has the name is never
+overwritten. The remains of a killed process are overwritten by the next attempt. Two processes never write the same file: the first one
+holds a lock.
 """
 
 from __future__ import annotations
@@ -25,6 +26,19 @@ def sync_directory(path: Path) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Give a file new content, durably: whoever reads it, also after a crash, finds the former content or the new one. `mode` is that of
+    the new file, as far as the umask allows. The caller keeps other writers away. Raises OSError."""
+    part = part_of(path)
+    part.unlink(missing_ok=True)
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(part, path)
+    sync_directory(path.parent)
 
 
 class Aside:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ledgermq.client.aside import replace_file
 from ledgermq.client.connection import parse_endpoints
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.proto.status import Code
@@ -115,7 +116,6 @@ def _parsed(tree: Any) -> Contexts:
 def changing() -> Iterator[list[Contexts]]:
     """The contexts in a list of one, for a change: the list's content on leaving is written, unless by an exception. Raises BadArgument."""
     path = file_path()
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(path.with_name(".contexts.lock"), "a") as lock:
@@ -124,12 +124,7 @@ def changing() -> Iterator[list[Contexts]]:
             yield held
             (wanted,) = held
             tree = {"v": VERSION, "current": wanted.current, "contexts": {name: asdict(one) for name, one in sorted(wanted.known.items())}}
-            part.unlink(missing_ok=True)
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-                json.dump(tree, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            part.rename(path)
+            replace_file(path, json.dumps(tree, indent=1).encode(), 0o600)
     except OSError as error:
         what = f"the contexts in {path} cannot be written ({error.strerror}); nothing was changed"
         raise BadArgument(what, "check the directory, or set XDG_CONFIG_HOME") from error

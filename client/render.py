@@ -76,6 +76,7 @@ def topic_detail_json(topic: admin_pb2.TopicInfo) -> dict[str, Any]:
             "group_queue": q.group_queue,
             "min_offset": known(q, "min_offset"),
             "max_offset": known(q, "max_offset"),
+            "stored_offset": known(q, "stored_offset"),
         }
         for q in topic.queue_list
     ]
@@ -91,9 +92,11 @@ def rebuild_json(rebuild: admin_pb2.RebuildInfo) -> dict[str, Any]:
 
 
 def tiered_json(tiered: admin_pb2.TieredInfo) -> dict[str, Any]:
-    """What a node has not verified in the object store yet."""
+    """What a node has not verified in the object store yet, and what it can read there."""
     numbers = {"verified_pos": tiered.verified_pos, "waiting_files": tiered.waiting_files, "waiting_bytes": tiered.waiting_bytes}
-    return {**numbers, "waits_for": known(tiered, "waits_for")}
+    stored = {"stored_files": tiered.stored_files, "stored_bytes": tiered.stored_bytes}
+    optional = {name: known(tiered, name) for name in ("waits_for", "stored_from_index", "unreadable", "not_removed")}
+    return {**numbers, **stored, **optional}
 
 
 def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
@@ -262,9 +265,17 @@ def status_text(status: admin_pb2.ClusterStatusResponse, exact: bool) -> None:
 
 def _tiered(tiered: admin_pb2.TieredInfo, exact: bool) -> str:
     if not tiered.waiting_files and not tiered.HasField("waits_for"):
-        return "every sealed log file is verified in the object store"
-    files = f"{tiered.waiting_files} sealed log files ({size(tiered.waiting_bytes, exact)})"
-    return f"{files} are not verified in the object store yet; the first waits for: {tiered.waits_for or 'its turn'}"
+        verified = "every sealed log file is verified in the object store"
+    else:
+        files = f"{tiered.waiting_files} sealed log files ({size(tiered.waiting_bytes, exact)})"
+        verified = f"{files} are not verified in the object store yet; the first waits for: {tiered.waits_for or 'its turn'}"
+    if tiered.HasField("stored_from_index"):
+        verified += f"; it holds {size(tiered.stored_bytes, exact)} from entry {tiered.stored_from_index} on"
+    if tiered.HasField("unreadable"):
+        verified += f"; older entries cannot be read through this node: {tiered.unreadable}"
+    if tiered.HasField("not_removed"):
+        verified += f"; old files are not removed from it, waiting for: {tiered.not_removed}"
+    return verified
 
 
 def _role(group: admin_pb2.BrokerGroupInfo, replica: admin_pb2.ReplicaInfo) -> str | None:

@@ -28,8 +28,11 @@ class Queue:
     broker_group: str
     group_queue: int
     min_offset: int | None
+    """The first offset on the disks of the node that answered."""
     max_offset: int | None
     """The offset of the next message."""
+    stored_offset: int | None = None
+    """The first offset that can be read, from the object store; None without tiered storage, or if it could not be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +188,21 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Tiered:
-    """What of a replica's sealed log files its node has not verified in the object store yet."""
+    """What of a replica's sealed log files its node has not verified in the object store yet, and what it can read there."""
 
     verified_pos: int
     waiting_files: int
     waiting_bytes: int
     waits_for: str | None
     """What the first of them waits for; None while nothing waits."""
+    stored_files: int
+    stored_bytes: int
+    stored_from_index: int | None
+    """The first log entry that this node can read in the store."""
+    unreadable: str | None
+    """Why this node cannot read the store to its first file yet; None if it can."""
+    not_removed: str | None
+    """What the removal of old files from the store waits for; None if for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

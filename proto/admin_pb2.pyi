@@ -212,16 +212,26 @@ class ReplicaInfo(_message.Message):
     def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ..., state: _Optional[str] = ..., rebuild: _Optional[_Union[RebuildInfo, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., differing_files: _Optional[_Iterable[int]] = ..., unverified_ms: _Optional[int] = ..., tiered: _Optional[_Union[TieredInfo, _Mapping]] = ...) -> None: ...
 
 class TieredInfo(_message.Message):
-    __slots__ = ("verified_pos", "waiting_files", "waiting_bytes", "waits_for")
+    __slots__ = ("verified_pos", "waiting_files", "waiting_bytes", "waits_for", "stored_files", "stored_bytes", "stored_from_index", "unreadable", "not_removed")
     VERIFIED_POS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FILES_FIELD_NUMBER: _ClassVar[int]
     WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    STORED_FILES_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    NOT_REMOVED_FIELD_NUMBER: _ClassVar[int]
     verified_pos: int
     waiting_files: int
     waiting_bytes: int
     waits_for: str
-    def __init__(self, verified_pos: _Optional[int] = ..., waiting_files: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
+    stored_files: int
+    stored_bytes: int
+    stored_from_index: int
+    unreadable: str
+    not_removed: str
+    def __init__(self, verified_pos: _Optional[int] = ..., waiting_files: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., waits_for: _Optional[str] = ..., stored_files: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., stored_from_index: _Optional[int] = ..., unreadable: _Optional[str] = ..., not_removed: _Optional[str] = ...) -> None: ...
 
 class RebuildInfo(_message.Message):
     __slots__ = ("reason", "source", "done_bytes", "total_bytes", "remaining_ms")
@@ -282,18 +292,20 @@ class TopicInfo(_message.Message):
     def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., queues: _Optional[int] = ..., permission: _Optional[str] = ..., messages: _Optional[int] = ..., queue_list: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., durability: _Optional[str] = ..., dedup_ms: _Optional[int] = ...) -> None: ...
 
 class QueueInfo(_message.Message):
-    __slots__ = ("queue", "broker_group", "group_queue", "min_offset", "max_offset")
+    __slots__ = ("queue", "broker_group", "group_queue", "min_offset", "max_offset", "stored_offset")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     GROUP_QUEUE_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     queue: int
     broker_group: str
     group_queue: int
     min_offset: int
     max_offset: int
-    def __init__(self, queue: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+    stored_offset: int
+    def __init__(self, queue: _Optional[int] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., stored_offset: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("topic", "kind", "queues", "permission", "durability", "dedup_ms")

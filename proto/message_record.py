@@ -41,15 +41,5 @@ def decode_record(record: Buffer) -> Record:
         raise ValueError(f"a message record has at least {RECORD_FIXED_BYTES} bytes, not {len(record)}")
     body_end, topic_at, topic_end, properties_at = split_record(record)
     _, _, _, queue, _, queue_offset, physical, sysflag, born_ms, _, store_ms, host, _, _, _ = _RECORD.unpack_from(record)
-    return Record(
-        topic=bytes(record[topic_at:topic_end]).decode(),
-        queue=queue,
-        queue_offset=queue_offset,
-        physical_offset=physical,
-        born_ms=born_ms,
-        store_ms=store_ms,
-        store_host=_host_text(host),
-        body=bytes(record[88:body_end]),
-        properties=bytes(record[properties_at:]),
-        sysflag=sysflag,
-    )
+    topic, body, properties = bytes(record[topic_at:topic_end]).decode(), bytes(record[88:body_end]), bytes(record[properties_at:])
+    return Record(topic, queue, queue_offset, physical, born_ms, store_ms, _host_text(host), body, properties, sysflag)

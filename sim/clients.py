@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Handle, Receive, Received
@@ -233,7 +233,7 @@ class Client:
 
         def answered(outcome: Answer) -> None:
             if isinstance(outcome, Changed) and outcome.lease_number is not None:
-                self._leases.append(replace(handle, lease_number=outcome.lease_number))
+                self._leases.append(handle._replace(lease_number=outcome.lease_number))
 
         self._cluster.ask(self._node, lambda token: Change(token, handle, invisible_ms, self._session), answered)
 

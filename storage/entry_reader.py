@@ -18,7 +18,7 @@ import numpy as np
 from ledgermq.proto.layout import ENTRY_MAGIC, HEADER_BYTES, PREFIX, windows
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.errors import LogDamaged
-from ledgermq.storage.log_reader import LogReader
+from ledgermq.storage.log_reader import Entries
 
 BLOCK_BYTES = 1 << 20
 BLOCKS_MAX = 16
@@ -75,7 +75,7 @@ class Wanted:
 class EntryReader:
     """Reads entries of one broker group's log. Any thread; memory is bounded by `BLOCKS_MAX` blocks."""
 
-    def __init__(self, reader: LogReader, file_bytes: int) -> None:
+    def __init__(self, reader: Entries, file_bytes: int) -> None:
         self.reader = reader
         self._file_bytes = file_bytes
         self._blocks: OrderedDict[int, bytes] = OrderedDict()

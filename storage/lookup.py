@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import merge
 from itertools import chain, islice
+from typing import Protocol
 
 from crc32c import crc32c
 
@@ -22,14 +23,19 @@ from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.native_ids import NativeId, read_native_id, stretch_id
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.storage.errors import Damaged
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.log_reader import LogReader
+from ledgermq.storage.log_reader import Entries
 
 FIRST_READ_BYTES = 4096
 """Most records are read with one read of this size."""
 TIME_MAX = 1 << 62
 _HEADER = struct.Struct(">iiqqqiIIi")
 assert _HEADER.size == HEADER_BYTES
+
+
+class Index(Protocol):
+    """Proposes the positions of messages that may have a key (`key_index.py`)."""
+
+    def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,14 @@ class Found:
 class Lookup:
     """Lookups of one broker group's committed messages, up to the reader's limits."""
 
-    def __init__(self, reader: LogReader, index: KeyIndex) -> None:
+    def __init__(self, reader: Entries, index: Index) -> None:
         self._reader = reader
         self._index = index
+
+    @property
+    def begin_pos(self) -> int:
+        """Where the log begins. What is found lies behind it."""
+        return self._reader.limits.begin_pos
 
     def by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, limit: int = 64) -> list[Found]:
         """Messages of a topic with this key, or this message id, stored in begin … end, newest first. Only indexed messages are found.

@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 from ledgermq.storage import memory
 from ledgermq.storage.disk import Buffer, Disk, DiskFile
@@ -218,13 +219,7 @@ class RealDisk:
             return file.read()
 
     def replace_file(self, path: str, data: bytes) -> None:
-        unfinished = path + ".tmp"
-        with open(unfinished, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(unfinished, path)
-        self.sync_dir(os.path.dirname(path))
+        replace_file(path, data)
 
     def free_bytes(self, path: str) -> int:
         stat = os.statvfs(path)
@@ -233,6 +228,20 @@ class RealDisk:
     def total_bytes(self, path: str) -> int:
         stat = os.statvfs(path)
         return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize
+
+
+def replace_file(path: str, data: bytes, mode: int = 0o666) -> None:
+    """Give a file new content, durably: whoever reads it, also after a crash, finds the former content or the new one. `mode` is that of
+    the new file, as far as the umask allows. The caller keeps other writers away. Raises OSError."""
+    unfinished = path + ".tmp"
+    with suppress(FileNotFoundError):
+        os.unlink(unfinished)
+    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(unfinished, path)
+    RealDisk().sync_dir(os.path.dirname(path) or ".")
 
 
 class DirectoryLock:

@@ -180,10 +180,11 @@ def full_files_sealed(cluster: LocalCluster, group: str = "g1") -> bool:
     stops before the others may lack it, and an audit of the directories is then incomplete."""
     events = [event for node in cluster.nodes for event in log_events(cluster, node)]
     sealed = {event["base"] for event in events if event.get("event") == "log file sealed" and event["group"] == group}
-    return all(sealed.issuperset(_full_files(cluster, node, group)) for node in cluster.nodes)
+    return all(sealed.issuperset(full_files(cluster, node, group)) for node in cluster.nodes)
 
 
-def _full_files(cluster: LocalCluster, node: str, group: str) -> list[int]:
+def full_files(cluster: LocalCluster, node: str, group: str = "g1") -> list[int]:
+    """The positions at which the log files of a node's replica begin that are followed by one with an entry."""
     folder = cluster.data(node) / group / f"dledger-{node}" / "data"
     written = []
     for base in log_file_bases(cluster, node, group):

@@ -48,9 +48,10 @@ CASES: Counter[tuple[pytest.Collector | None, str]] = Counter()
 """The number of collected cases of each test marked `one_in`."""
 
 
-settings.register_profile("ledgermq", deadline=None)
-settings.load_profile("ledgermq")
-"""No deadline: the speed of an example depends on the load of the machine."""
+settings.register_profile("gate", deadline=None, max_examples=50)
+settings.register_profile("verify", deadline=None, max_examples=300)
+settings.load_profile("gate")
+"""No deadline: the speed of an example depends on the load of the machine. `make verify` chooses its profile by --hypothesis-profile."""
 
 
 def pytest_configure() -> None:

@@ -28,7 +28,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ledgermq.client.aside import part_of, sync_directory
+from ledgermq.client.aside import part_of, replace_file, sync_directory
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.arrow import schema
 from ledgermq.client.native.parquet_log import ParquetLog
@@ -234,14 +234,8 @@ class ParquetSink:
     def _keep(self, pending: Sequence[Path]) -> None:
         names = [str(path.relative_to(self.directory)) for path in pending]
         following = [[*queue, offset] for queue, offset in sorted(self._durable.items())]
-        part = part_of(self._positions_path)
         tree = {"v": VERSION, "cluster": self._cluster, "next": following, "logs": self.logs, "pending": names}
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(tree, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(part, self._positions_path)
-        sync_directory(self.directory)
+        replace_file(self._positions_path, json.dumps(tree).encode())
 
 
 def name_file(path: Path) -> None:

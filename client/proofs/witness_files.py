@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ledgermq.client.aside import part_of, sync_directory
+from ledgermq.client.aside import replace_file, sync_directory
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.proofs import ed25519
 from ledgermq.client.proofs.proof import Unreadable
@@ -203,11 +202,6 @@ def _write(path: Path, content: bytes, mode: int = 0o640) -> None:
             path.parent.mkdir(parents=True, mode=0o750)
             for place in (path.parent, *path.parent.parents[:4]):
                 sync_directory(place)
-        with open(os.open(part_of(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part_of(path).rename(path)
-        sync_directory(path.parent)
+        replace_file(path, content, mode)
     except OSError as error:
         raise BadArgument(f"{path} cannot be written ({error.strerror})", "check the disk and the directory of the witness") from None

@@ -207,9 +207,7 @@ class Replicator(Protocol):
         """The index of the entry that defines `members`; they are certain once it is committed. −1 for the members before the log."""
         ...
 
-    def propose_members(
-        self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int
-    ) -> Sequence[Range] | str:
+    def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
         """Leader only: append the membership record of `change` as a batch of one entry and replicate it. `queue_offsets` (int64, shape
         (1,)) is its offset in the queue of its system topic. Returns the ranges, or why the change is impossible now, for people, with
         nothing appended. Raises NotLeader, LogFull or Fenced."""

@@ -258,9 +258,7 @@ class Controller:
         begun = {name: dict(settings) for name, settings in described.items()}
         await self.submit("set-cluster", {"nodes": told, "broker_groups": groups, "specs": begun}, timeout)
 
-    async def add_broker_group(
-        self, group: str, settings: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT_S
-    ) -> tuple[GroupSpec, bool]:
+    async def add_broker_group(self, group: str, settings: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT_S) -> tuple[GroupSpec, bool]:
         """The intended broker group, and whether this call created it. Raises Conflict, or see `submit`."""
         outcome = await self.submit("add-broker-group", {"group": group, "settings": dict(settings)}, timeout)
         return restore_spec(_value(outcome)), outcome.changed

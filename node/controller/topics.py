@@ -150,9 +150,7 @@ def spread(queues: int, held: Mapping[str, int], load: Mapping[str, int]) -> Map
     return MappingProxyType({group: count for group, count in counts.items() if count})
 
 
-def _placed(
-    state: State, key: Key, held: Mapping[str, int], queues: int, within: Mapping[str, int] | None = None
-) -> Mapping[str, int]:
+def _placed(state: State, key: Key, held: Mapping[str, int], queues: int, within: Mapping[str, int] | None = None) -> Mapping[str, int]:
     """Place `queues`; `within` limits the candidates to these broker groups."""
     if not state.broker_groups:
         raise Refused(Code.HA_NOT_AVAILABLE, "no broker group is known yet; wait until the cluster has started and try again")

@@ -36,6 +36,7 @@ from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_PORT_STEP, node_of, worker_name
 from ledgermq.storage.identity import NODE_FILE
+from ledgermq.storage.real_disk import replace_file
 
 CLUSTER_FILE = "cluster.yaml"
 SECRET_FILE = "secret"
@@ -383,12 +384,7 @@ def _check_agrees(directory: Path, tree: Mapping[str, Any], nodes: int | None, l
 def _replace(path: Path, tree: Mapping[str, Any]) -> None:
     text = "# Written by `ledgermq up`: the cluster's identity is minted once, `nodes` is rewritten at every start.\n"
     text += yaml.safe_dump(dict(tree), sort_keys=False)
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(str(path), text.encode())
 
 
 def config_of(cluster: LocalCluster, node: str) -> NodeConfig:

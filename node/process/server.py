@@ -31,6 +31,7 @@ from ledgermq.node.frontend.admin.admin_port import admin_methods
 from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
 from ledgermq.node.frontend.admin.client_list import ClientList
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
+from ledgermq.node.frontend.admin.group_reads import ReadThrough
 from ledgermq.node.frontend.admin.leadership_admin import Leadership
 from ledgermq.node.frontend.admin.member_admin import Members
 from ledgermq.node.frontend.admin.node_details import NodeDetails
@@ -59,6 +60,7 @@ from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.routing.local_reads import Rules as ReadRules
+from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.node.frontend.routing.worker_proxy import WorkerProxy
 from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
 from ledgermq.node.frontend.security.authority import Authority
@@ -195,6 +197,7 @@ class Node:
         self.retainer = Retainer(config, disk, self._groups, self.engine, self.forwarder, self.digest_exchange)
         store = store_of(config)
         self._tiering = None if store is None else Tiering(config, disk, self._groups, self.engine, store)
+        self._tier = None if self._tiering is None else TierReads(self.engine, self._tiering.reader, time.monotonic)
         self._assignment_watcher = AssignmentWatcher(
             config,
             self._greeter,
@@ -236,7 +239,9 @@ class Node:
         self._local = LocalReads(config.node, rules, self.engine.views, self._age_ns)
         service = ServiceConfig(config.node, *config.address.advertised, self._secret, config.delivery, config.limits, namespaces)
         access = AccessControl(self.authority, quotas)
-        self.service = MessagingService(self.engine, self.forwarder, self.controller, service, access=access, local=self._local)
+        self.service = MessagingService(
+            self.engine, self.forwarder, self.controller, service, access=access, local=self._local, tier=self._tier
+        )
         self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
         self.log_service = LogService(
             Parts(
@@ -254,6 +259,7 @@ class Node:
                 local=self._local,
                 member_liveness_ms=config.delivery.member_liveness_ms,
                 spans=self._spans,
+                tier=self._tier,
             )
         )
         self.replicas = Replicas(config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers)
@@ -284,12 +290,13 @@ class Node:
         self._members = Members(config.node, engine, forwarder, controller, self.roster, links, self._peer_identities)
         key = load_or_make(config.data.absolute(), config.node, config.cluster_id, time.time_ns() // 1_000_000)
         self._checkpoints = Checkpoints(config.node, config.cluster_id, engine, forwarder, controller, links, key)
+        through = ReadThrough(engine, self._tier)
         self.admin = AdminService(
             engine,
             controller,
             self.overview,
-            Peeks(engine, forwarder),
-            Queries(forwarder, controller, GroupQueries(config.node, engine)),
+            Peeks(engine, forwarder, through),
+            Queries(forwarder, controller, GroupQueries(config.node, engine, through)),
             self.retainer,
             self.leadership,
             self._members,
@@ -301,6 +308,7 @@ class Node:
             NodeDetails(config, forwarder, links, self._call_server.connections, self.service.streams, self.log_service.streams),
             self.upgrades,
             self._checkpoints,
+            self._tier,
         )
 
     async def start(self) -> None:

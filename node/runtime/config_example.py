@@ -104,7 +104,9 @@ retention:                     # removes whole log files, oldest first; 0 = no s
 #   bytes_per_s: 64MiB         # limit of reading files for upload, and of reading them back
 #   check_ms: 1s
 #   retry_ms: 10s              # pause after the store failed
+#   cache_bytes: 1GiB          # limit of what is kept on this disk of data that readers fetched from the store
 #   timeout_ms: 15s            # of one request
+#   retention: {hours: 0, max_bytes: 0}        # what the store keeps of each broker group; 0: no such limit
 audit:
   bytes_per_s: 128MiB          # limit for audits of the running node (ledgermq audit --endpoints); lower while it is busy
 agreement:

@@ -170,6 +170,13 @@ class Retention(Section):
         )
 
 
+class TotalRetention(Section):
+    """What the object store keeps of each broker group's log; 0 hours or bytes: no such limit. What local disks hold never goes."""
+
+    hours: Annotated[float, Field(ge=0, le=1e6)] = 0
+    max_bytes: Bytes = 0
+
+
 class Tiered(Section):
     """Where sealed log files go besides this disk (docs/tiered-storage.md): an object store with the S3 API. Without `url`, nowhere.
 
@@ -191,6 +198,9 @@ class Tiered(Section):
     """Pause after the store failed or held something wrong."""
     timeout_ms: Annotated[Milliseconds, Field(ge=100)] = 15_000
     """Limit of one request of at most 8 MiB. A node that stops waits for the request under way."""
+    cache_bytes: Annotated[Bytes, Field(ge=16 << 20)] = 1 << 30
+    """Limit of the files on this disk in which the node keeps what readers need of older data. They are removed at the next start."""
+    retention: TotalRetention = Field(default_factory=TotalRetention)
 
     @model_validator(mode="after")
     def _check(self) -> Tiered:

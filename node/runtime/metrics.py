@@ -157,7 +157,7 @@ TIERED_WAITING_SECONDS = _gauge(
 )
 TIERED_BYTES = _counter(
     "ledgermq_tiered_bytes_total",
-    "Bytes of log files written to the object store and read back: written or read.",
+    "Bytes of log files written to the object store, read back, and fetched for readers: written, read or served.",
     "broker_group",
     "direction",
 )

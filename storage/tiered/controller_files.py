@@ -47,9 +47,7 @@ def fingerprint(files: Mapping[str, bytes]) -> str:
 
 def pack(held: ControllerFiles) -> bytes:
     files = {name: base64.b64encode(zlib.compress(data)).decode("ascii") for name, data in held.files.items()}
-    return sealed_json.encode(
-        {"v": VERSION, "cluster_id": held.cluster_id, "node": held.node, "made_ms": held.made_ms, "files": files}
-    )
+    return sealed_json.encode({"v": VERSION, "cluster_id": held.cluster_id, "node": held.node, "made_ms": held.made_ms, "files": files})
 
 
 def unpack(data: bytes, key: str) -> ControllerFiles:

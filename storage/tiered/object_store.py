@@ -56,3 +56,7 @@ class ObjectStore(Protocol):
     def list(self, prefix: str) -> list[str]:
         """The keys of all objects below the folder `prefix`, sorted."""
         ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object. It is no error if there is none."""
+        ...

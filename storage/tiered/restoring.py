@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ledgermq.storage import identity, sealed_json
@@ -24,6 +24,7 @@ from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.recovered import RECOVERY_FILE
 from ledgermq.storage.tiered import manifests
+from ledgermq.storage.tiered.begins import stored_begin
 from ledgermq.storage.tiered.controller_files import ControllerFiles, unpack
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
 from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
@@ -125,7 +126,10 @@ def _held(store: ObjectStore, folder: str) -> HeldLog:
     key = f"{folder}/{manifests.LOG_FILE}"
     try:
         stored = manifests.decode_log(store.get(key), key)
-        keys = sorted((base, key) for key in store.list(folder) if (base := manifests.base_of_manifest(key)) is not None)
+        stored = replace(stored, begin=stored_begin(store, folder, stored.begin))
+        found = ((manifests.base_of_manifest(key), key) for key in store.list(folder))
+        # What total retention has not removed yet does not count any more.
+        keys = sorted((base, key) for base, key in found if base is not None and base >= stored.begin.pos)
         described = [(key, manifests.decode_manifest(store.get(key), key)) for _, key in keys]
         if not described:
             raise Refused(f"{store.place}/{folder} holds no complete log file yet", "there is nothing to restore")

@@ -84,6 +84,13 @@ class S3ObjectStore:
     def list(self, prefix: str) -> list[str]:
         return self._asked(prefix, lambda: sorted(meta["path"] for page in obstore.list(self._store, prefix) for meta in page))
 
+    def delete(self, key: str) -> None:
+        try:
+            self._asked(key, lambda: obstore.delete(self._store, key))
+        except ObjectMissing:
+            # Some servers say so.
+            return
+
     def _asked(self, key: str, request: Callable[[], T]) -> T:
         """Carry out one operation, and turn the library's errors into those of the port."""
         where = f"{self.place}/{key}"

@@ -53,12 +53,14 @@ def pieces(store: ObjectStore, key: str, size: int) -> Iterator[bytes]:
         yield store.read(key, offset, min(PART_BYTES, size - offset))
 
 
-def verify(store: ObjectStore, key: str, size: int, sha256: str, step: Step) -> None:
-    """Read the whole object and compare its digest. Raises WrongObject; StoreFailure, after which nothing is known about the object."""
+def verify(store: ObjectStore, key: str, size: int, sha256: str, step: Step, see: Callable[[bytes], None] = lambda piece: None) -> None:
+    """Read the whole object and compare its digest; `see` gets every piece. Raises WrongObject; StoreFailure, after which nothing is known
+    about the object; and what `see` raises."""
     summed = FileDigest()
     try:
         for piece in pieces(store, key, size):
             summed.add(piece)
+            see(piece)
             step(len(piece))
     except ObjectMissing as missing:
         raise WrongObject(str(missing)) from missing

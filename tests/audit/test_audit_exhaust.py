@@ -1,4 +1,5 @@
-"""Every byte of a small cluster, altered at every level of consistency, before the auditor: a sample. `make exhaust` runs all of it.
+"""Every byte of a small cluster, altered at every level of consistency, before the auditor: a sample, and tests of the run itself.
+`make exhaust` runs all of it.
 
 `tests/audit/exhaust/judging.py` says what the auditor may let pass, and why.
 """
@@ -33,6 +34,8 @@ from tests.audit.exhaust.keeping import Kept
 from tests.audit.exhaust.memory import Memory
 from tests.audit.exhaust.running import READ, audit_of, serving
 from tests.audit.spark_session import running_spark
+
+pytestmark = pytest.mark.verify
 
 SEED = 20261122
 SAMPLE = {WHOLE: 160, DEEP: 30, AGREEMENT: 120}
@@ -102,7 +105,7 @@ def _in_logs(ground: Field, seed: str) -> Iterator[tuple[Case, Changes]]:
 
 
 @built
-@pytest.mark.parametrize(("part", "count"), [(0, SCANS), *(pytest.param(part, MANY, marks=pytest.mark.verify) for part in range(1, 6))])
+@pytest.mark.parametrize(("part", "count"), [(0, SCANS), *((part, MANY) for part in range(1, 6))])
 def test_both_scans_report_the_same(ground: Field, part: int, count: int) -> None:
     """The compiled scan and the Python scan of an altered log file, in small windows and in whole ones."""
     base = ground.ground.base
@@ -353,7 +356,6 @@ def test_a_run_of_zeros_is_one_kind_of_place(ground: Field) -> None:
 
 @pytest.mark.parametrize("count", [pytest.param(1, id="one"), pytest.param(40, id="many", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("group", ["raft", "ha"])
-@pytest.mark.verify
 def test_no_damage_up_to_the_marker_passes_on_running_nodes(tmp_path: Path, group: str, count: int) -> None:
     """The same through gRPC, of what counts of a running node. Both groups are whole."""
     field = Field(tmp_path, "one" if group == "raft" else "other")
@@ -374,7 +376,6 @@ def test_no_damage_up_to_the_marker_passes_on_running_nodes(tmp_path: Path, grou
 
 
 @pytest.mark.slow
-@pytest.mark.verify
 def test_spark_says_the_same_of_every_case(ground: Field) -> None:
     """One session, both engines: verdict, reasons and findings are equal."""
     from ledgermq.audit.spark.engine import SparkEngine
@@ -411,7 +412,6 @@ def test_a_mark_that_names_an_entry_of_nobody_is_refused_for_that(ground: Field)
 
 
 @pytest.mark.slow
-@pytest.mark.verify
 def test_a_repair_ends_well_or_changes_nothing(ground: Field) -> None:
     """Audited by the plain engine afterwards."""
     wrong, tried = [], 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.audit.checks.key_index import WHOLE, check_keys, key_looks
@@ -193,7 +193,6 @@ def test_a_key_of_another_message_is_found(node: Path) -> None:
     assert at <= found[0].byte_from < found[0].byte_to <= at + 4
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["t", "ns@orders", "é" * 3]), st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))))
 def test_hashes_are_javas(pairs: list[tuple[str, str]]) -> None:
     """The running sums give what hashing letter by letter gives, whatever texts stand side by side."""

@@ -127,7 +127,7 @@ LEVELS = tuple(tuple(text.split()) for text in ("", "record", "body", "record bo
 
 
 @built
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("part", range(16))
 def test_every_byte_at_every_level(tmp_path: Path, part: int) -> None:
     """One bit of every byte of a file with all kinds of messages; the parts take turns. Another byte is altered besides now and then."""
@@ -147,6 +147,7 @@ def test_every_byte_at_every_level(tmp_path: Path, part: int) -> None:
 
 
 @built
+@pytest.mark.verify
 def test_cut_and_exchanged_ranges(tmp_path: Path) -> None:
     """The file ends anywhere; two ranges, or two entries of one size, have each other's places; what lies between is anything."""
     writer, task = one_file(tmp_path, varied(20))

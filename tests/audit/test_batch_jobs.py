@@ -132,6 +132,7 @@ def test_differences(session: Any, left_seed: int, right_seed: int) -> None:
         assert (row["first_left"] is None) == (row["left"] == 0) and (row["first_right"] is None) == (row["right"] == 0)
 
 
+@pytest.mark.verify
 def test_one_changed_byte_is_a_difference(session: Any) -> None:
     """Each part of a message counts, and parts are not confused with each other; the order of properties means nothing."""
     same = message(0, b"ab", ("k",), tag="T", properties={"p": "1"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.audit.history import NEVER, Read, Send, check_queue
@@ -118,7 +118,6 @@ def histories(draw: st.DrawFn) -> tuple[list[Send], list[Read]]:
     return sends, reads
 
 
-@settings(max_examples=600, deadline=None)
 @given(histories())
 def test_agrees_with_the_definition(history: tuple[list[Send], list[Read]]) -> None:
     """Linearizable by the checker exactly when some order of the operations is legal."""

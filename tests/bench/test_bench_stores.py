@@ -24,6 +24,7 @@ def filled(name: str, directory: Path, messages: int) -> Any:
     return store
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", KEPT)
 def test_store_is_whole_after_its_process_ended(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the files hold while the store is open, as a kill leaves them, gives back every message by offset and by key, also after more

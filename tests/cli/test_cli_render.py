@@ -164,7 +164,19 @@ def test_a_topic_in_detail() -> None:
     found = render.topic_detail_json(topic)
     assert list(found) == ["namespace", "topic", "kind", "queues", "messages", "permission", "durability", "dedup_ms", "queue_list"]
     assert found["durability"] == "group"
-    assert found["queue_list"] == [{"queue": 0, "broker_group": "g1", "group_queue": 0, "min_offset": None, "max_offset": 0}]
+    offsets = {"min_offset": None, "max_offset": 0, "stored_offset": None}
+    assert found["queue_list"] == [{"queue": 0, "broker_group": "g1", "group_queue": 0, **offsets}]
+
+
+def test_the_object_store_of_a_replica() -> None:
+    """What it lacks, what it holds, and why this node cannot read it."""
+    tiered = admin_pb2.TieredInfo(verified_pos=9, stored_files=2, stored_bytes=2 << 30, stored_from_index=7, unreadable="the store is away")
+    found = render.tiered_json(tiered)
+    assert (found["waits_for"], found["stored_from_index"], found["unreadable"]) == (None, 7, "the store is away")
+    assert render._tiered(tiered, exact=False) == (
+        "every sealed log file is verified in the object store; it holds 2.00 GiB from entry 7 on; "
+        "older entries cannot be read through this node: the store is away"
+    )
 
 
 def test_a_consumer_group() -> None:

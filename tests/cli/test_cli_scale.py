@@ -112,6 +112,7 @@ def small_clusters(nodes: frozenset[str]) -> Iterator[Cluster]:
                         yield cluster_of(nodes, up, group)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 4), (0, 1, 2, 3, 4)])
 def test_every_small_cluster_shrinks_safely_or_not_at_all(numbers: tuple[int, ...]) -> None:
     """Groups placed anywhere, moves at any point, up to two nodes down: majorities and copies stay, and planning ends. What is whole and

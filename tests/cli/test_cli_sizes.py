@@ -71,6 +71,7 @@ def answer_of(method: Any, prefix: str) -> Any:
     return answer
 
 
+@pytest.mark.verify
 def test_every_size_and_duration_has_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """In what it prints on both streams. With --bytes the numbers are exact."""
     for name, text in FILES.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import propagate
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
@@ -54,7 +54,6 @@ FIELDS = st.builds(
 ROWS = st.lists(st.tuples(st.binary(max_size=40), FIELDS), min_size=1, max_size=30)
 
 
-@settings(max_examples=150, deadline=None)
 @given(ROWS, st.data())
 def test_columns_agree_with_messages(rows: list[tuple[bytes, Fields]], data: st.DataObject) -> None:
     """Whatever lengths and properties the messages have, and whichever part of a run is wanted."""

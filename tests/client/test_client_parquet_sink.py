@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgermq.client import aside
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError
 from ledgermq.client.native import parquet_sink
@@ -77,7 +78,6 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=40))
-@settings(max_examples=150)
 def test_each_message_is_in_one_file(steps: list[tuple[Any, ...]]) -> None:
     """Batches in any sizes, with store times that may go back, among kills at any place; files are moved away. Each process continues where
     the files end."""
@@ -165,7 +165,8 @@ def test_a_part_has_a_durable_name_before_the_positions_name_it(tmp_path: Path, 
     with open_sink(tmp_path) as sink:
         sink.write(batch_of(("g1", 0), stored, 0, 1))
         (file,) = sink._open.values()
-        monkeypatch.setattr(parquet_sink, "sync_directory", syncing)
+        for module in (parquet_sink, aside):
+            monkeypatch.setattr(module, "sync_directory", syncing)
         monkeypatch.setattr(os, "rename", renaming)
         sink.roll()
     place, positions = file.path.parent.name, sink._positions_path.name

@@ -246,6 +246,7 @@ def test_names_of_the_cluster_are_no_paths(watching: Watching, monkeypatch: pyte
         assert watching.kinds() == [(UNPROVEN, "all")]
 
 
+@pytest.mark.verify
 def test_interrupted_anywhere_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before or after every single write, in any of three rounds: the next round ends as an undisturbed witness does."""
 
@@ -349,20 +350,20 @@ def test_what_the_nodes_showed_is_readable(watching: Watching) -> None:
 def test_a_file_is_durable_before_its_name_and_the_name_before_the_next_step(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sync of the content, the name, sync of the directory: for every file of a round, one after the other."""
     events: list[tuple[str, str]] = []
-    sync, rename = os.fsync, Path.rename
+    sync, rename = os.fsync, os.rename
 
     def synced(descriptor: int) -> None:
         events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
         sync(descriptor)
 
-    def renamed(path: Path, target: Path) -> Path:
+    def renamed(path: Path, target: Path) -> None:
         events.append(("name", str(target)))
-        return rename(path, target)
+        rename(path, target)
 
     watching.round()  # makes the directories
     watching.show(5)
     monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(os, "rename", renamed)
     watching.round()
     names = [at for at, (what, _) in enumerate(events) if what == "name"]
     assert len(names) == 4 and len(events) == 3 * len(names)  # the checkpoint as each of three nodes shows it, and nodes.json

@@ -88,6 +88,7 @@ def test_the_programs_run_unmodified(cluster: LocalCluster, tmp_path: Path) -> N
         assert wanted in printed[name], f"{name}:\n{printed[name]}"
 
 
+@pytest.mark.verify
 def test_the_programs_run_while_leaders_are_killed(cluster: LocalCluster, tmp_path: Path) -> None:
     """They run repeatedly until two leaders were killed, one every five seconds: all of them end with status 0."""
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.controller import metadata
@@ -67,7 +67,6 @@ commands = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(commands, st.integers(0, 30))
 def test_replay_is_deterministic_and_may_start_at_any_snapshot(script: list[dict[str, Any]], cut: int) -> None:
     """Two replicas end equal, also when one of them began from an exported state that travelled as JSON text."""
@@ -80,7 +79,6 @@ def test_replay_is_deterministic_and_may_start_at_any_snapshot(script: list[dict
     assert first + second == outcomes
 
 
-@settings(max_examples=150, deadline=None)
 @given(commands)
 def test_a_repeated_request_is_answered_not_carried_out(script: list[dict[str, Any]]) -> None:
     """Submitting every command twice under its id changes nothing and gives the same answers."""
@@ -96,7 +94,6 @@ def test_a_repeated_request_is_answered_not_carried_out(script: list[dict[str, A
     assert export(state) == export(once)
 
 
-@settings(max_examples=150, deadline=None)
 @given(commands)
 def test_the_revision_counts_changes_and_nothing_else(script: list[dict[str, Any]]) -> None:
     """The revision grows by one exactly when nodes, broker groups, topics or consumer groups change; `changed` reports this too."""

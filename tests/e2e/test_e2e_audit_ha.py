@@ -118,7 +118,7 @@ def cut_off(cluster: FaultyCluster, cli: CommandLine) -> tuple[str, str, str]:
     return master, slave, lagging
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.verify
 @pytest.mark.parametrize("ack", ["in-sync", "async"])
 def test_damage_that_no_majority_can_answer_for_is_found_and_put_back_while_the_group_runs(tmp_path: Path, ack: str) -> None:
     """Two of three are in sync. Entries that the third lacks are damaged on the slave, including headers, and on the master: each restores

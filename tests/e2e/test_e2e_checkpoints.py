@@ -16,8 +16,9 @@ from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.log_tree import FileLeaf, check_consistency, leaf_hash, root_of_inclusion
 from ledgermq.proto.signed_notes import Checkpoint, VerifierKey, parse_note, verify
-from tests.cluster import create_topic, full_files_sealed, running, wait_for
+from tests.cluster import create_topic, full_files, full_files_sealed, running, wait_for
 from tests.e2e.command_line import CommandLine
+from tests.e2e.test_e2e_backup import wait_until_noted
 from tests.e2e.test_e2e_repair import passes
 
 pytestmark = pytest.mark.slow
@@ -133,4 +134,52 @@ def test_a_trimmed_log_keeps_its_tree(tmp_path: Path) -> None:
             with pytest.raises(Refused, match="entry 0 was trimmed"):
                 admin.prove_entry("g1", 0, 0)
             wait_for(lambda: full_files_sealed(cluster), 60, "the seals of the full log files")
+    passes(cli, cluster)
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("own", [True, False], ids=["each from its own backup", "all from one backup of a trimmed log"])
+def test_a_restored_cluster_continues_the_tree(tmp_path: Path, own: bool) -> None:
+    """A checkpoint from before the backup is a beginning of the restored log, which proves its entries and grows."""
+    with running(tmp_path, log_file_bytes=FILE_BYTES, extra={} if own else TRIMMING) as cluster:
+        cli = CommandLine.of(cluster)
+        create_topic(cluster, "t", queues=1)
+        fill(cli, cluster, 0, 130)
+        with Connection(cluster.endpoints, timeout_s=30) as connection:
+            admin = AdminCalls(connection)
+            wait_for(lambda: len(keys_of(admin)[0]) == 3, 30, "the keys of all nodes")
+            keys, _ = keys_of(admin)
+            wait_for(lambda: len({checked(admin, node, keys) for node in cluster.nodes}) == 1, 30, "the same checkpoint on all nodes")
+            old = checked(admin, "n1", keys)
+        if not own:
+            folder = cluster.data("n1") / "g1/dledger-n1/data"
+            wait_for(lambda: not (folder / f"{0:020d}").exists(), 60, "the first trim")
+        wait_until_noted(cluster)
+        backups = {node: tmp_path / f"backup-{node}" for node in (cluster.nodes if own else ["n1"])}
+        for node, backup in backups.items():
+            cli.ok("backup", "--data", cluster.data(node), "--to", backup)
+        assert set(cluster.stop().values()) <= {0}
+        (tmp_path / "lost").mkdir()
+        for node in cluster.nodes:
+            cluster.data(node).rename(tmp_path / "lost" / node)
+            cli.ok("restore", "--from", backups.get(node, backups["n1"]), "--data", cluster.data(node), "--node", node)
+        cluster.settings = ["retention.hours=72", "retention.follower_hours=72"]
+        cluster.start_all()
+        cluster.wait_ready()
+        cli.send_lines("t", [f"{number:06d}".ljust(2000, ".") for number in range(130, 230)])
+        full = full_files(cluster, "n1")[-1]
+        with Connection(cluster.endpoints, timeout_s=30) as connection:
+            admin = AdminCalls(connection)
+            wait_for(lambda: len(keys_of(admin)[0]) == 3, 30, "the keys of all nodes")
+            keys, _ = keys_of(admin)
+
+            def sealed() -> bool:
+                """Every full file is in the tree of every node: `full_files_sealed` knows the seals of this life alone."""
+                return {checked(admin, node, keys).size for node in cluster.nodes} == {full // FILE_BYTES + 1}
+
+            wait_for(sealed, 60, "the same tree of all full files on all nodes")
+            new = checked(admin, "n2", keys)
+            assert new.size > old.size and new.log == old.log
+            check_consistency(old.size, old.root, new.size, new.root, list(admin.prove_consistency("g1", old.size, new.size).path))
+            proven(admin, 150, keys)
     passes(cli, cluster)

@@ -51,6 +51,7 @@ def left(cluster: LocalCluster) -> int:
     return round(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("ledgermq_calls_left_total ")))
 
 
+@pytest.mark.verify
 def test_a_client_that_is_cut_off_in_the_middle_of_an_answer_is_counted_and_not_logged(tmp_path: Path) -> None:
     """Killed, or its call cancelled, behind the first of many large messages; in a Receive and in a native Fetch."""
     with running(tmp_path, nodes=1, log_file_bytes=64 << 20) as cluster:

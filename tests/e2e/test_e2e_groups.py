@@ -245,6 +245,7 @@ NO_QUORUM = (
 PATIENCE_S = 10
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(600)
 def test_ctrl_c_of_a_balance_and_commands_without_a_controller_quorum(tmp_path: Path) -> None:
     """The first prints how to continue and how to undo, and the undo works. The others report within their timeout that there is no quorum,

@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.audit.jobs import audit
 from ledgermq.node.process.local import LocalCluster
-from tests.cluster import end_all
+from tests.cluster import end_all, full_files, full_files_sealed, wait_for
 from tests.contract.official import message, official
 from tests.e2e.command_line import LEDGERMQ, CommandLine, described
 from tests.importing.store_root import BORN_MS, StoreRoot
@@ -74,6 +74,10 @@ def test_a_cluster_goes_on_from_a_store_root(tmp_path: Path, kind: str) -> None:
         queues = described(cli, "orders", FIRST + COUNT + 7)["queue_list"]
         # The delayed message and the six new ones stand behind the imported ones.
         assert sum(queue["max_offset"] for queue in queues) == FIRST + COUNT + 7
+        # The imported entries have a tree like any others: once the first file is full, its entries can be proven.
+        cli.send_lines("orders", ["x" * 2000] * 600)
+        wait_for(lambda: full_files(cluster, "n1") and full_files_sealed(cluster), 60, "the seal of the first log file")
+        assert cli.ok("prove", "--broker-group", "g1", "--index", "1", "--to", tmp_path / "proof").out
         assert set(cluster.stop().values()) <= {0}
     finally:
         end_all(cluster)

@@ -155,6 +155,7 @@ identity.FORMAT_MAX = 2
 """As a sitecustomize module: the same program one format version ahead, which has not switched any group yet."""
 
 
+@pytest.mark.verify
 def test_builds_one_format_version_apart_are_exchanged_one_by_one_and_back(tmp_path: Path) -> None:
     """Rolling to the next build and back while messages are sent; a directory of an unknown version is refused before the first write."""
     ahead = tmp_path / "ahead"

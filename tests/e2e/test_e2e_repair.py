@@ -132,6 +132,7 @@ def test_different_damage_on_every_node_is_repaired_by_each_from_the_others(tmp_
     passes(cli, cluster)
 
 
+@pytest.mark.verify
 def test_the_same_damage_on_every_node_is_refused_by_name(tmp_path: Path) -> None:
     """No replica has the bytes: the group names the lost entry, and neither serves nor renumbers or discards the others."""
     with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:

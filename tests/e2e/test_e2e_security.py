@@ -218,6 +218,7 @@ def test_a_certificate_is_renewed_while_the_node_runs(cluster: LocalCluster, tmp
         root.list_topics()
 
 
+@pytest.mark.verify
 def test_half_open_handshakes_end(cluster: LocalCluster) -> None:
     """A client that starts TLS or HTTP/2 and then stays silent is disconnected by the front or by gRPC; other clients are not affected."""
     where = (cluster.nodes["n3"].host, cluster.nodes["n3"].client_port)

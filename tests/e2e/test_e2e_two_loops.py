@@ -28,6 +28,7 @@ def events(cluster: LocalCluster, node: str, name: str) -> list[dict[str, Any]]:
     return [event for event in log_events(cluster, node) if event.get("event") == name]
 
 
+@pytest.mark.verify
 def test_replicas_that_differ_in_a_file_say_so_when_it_is_sealed(tmp_path: Path) -> None:
     """A byte of the file being written changes on one node: the next seal names that node, the file, and then the entry."""
     with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:

@@ -150,6 +150,7 @@ def test_a_worker_that_is_killed_takes_its_node_with_it_and_nobody_else(tmp_path
     assert [back["node"], *(worker["node"] for worker in back["workers"])] == ["n3", "n3.2"]
 
 
+@pytest.mark.verify
 def test_a_node_ends_whole_and_begins_only_whole(tmp_path: Path) -> None:
     """A killed supervisor leaves no worker; a port in use is status 72, also for another node with workers; too few workers is 71."""
     cluster = prepare(tmp_path, nodes=1, workers=2)

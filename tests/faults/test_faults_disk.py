@@ -144,6 +144,7 @@ def unmounted(tmp_path: Path) -> Iterator[None]:
             subprocess.run(["umount", mount], check=True)
 
 
+@pytest.mark.verify
 @pytest.mark.usefixtures("unmounted")
 def test_full_disks_refuse_writes_and_take_them_again(tmp_path: Path) -> None:
     """A follower's full disk has no effect; that of the leader, or of all nodes, stops writes, but not leadership or reads; with free space

@@ -68,7 +68,7 @@ def test_masters_and_slaves_killed_under_load(tmp_path: Path, transfer: str) -> 
         judge(cluster, history)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.verify
 @pytest.mark.parametrize("transfer", ["push", "pull"])
 def test_a_master_that_is_heard_and_hears_nobody_is_replaced(tmp_path: Path, transfer: str) -> None:
     """A one-way partition: the master keeps its slaves from campaigning, and cannot request another set. Sends continue during the

@@ -102,6 +102,7 @@ def test_a_flapping_link_wedges_nothing(tmp_path: Path) -> None:
         judge(cluster, history)
 
 
+@pytest.mark.verify
 def test_late_capped_and_torn_streams(tmp_path: Path) -> None:
     """Delay, jitter, lost segments, 10 Mbit/s and resets: slower, never wrong, and no message twice that was sent once."""
     network = {

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from ledgermq.node.frontend.native import fetching
 from ledgermq.node.frontend.native.answers import Answer
 from ledgermq.node.process.tracing import Spans
 from ledgermq.node.runtime.security_sections import Quota, Quotas
@@ -357,8 +358,9 @@ BAD: list[tuple[str, Message | bytes, Code]] = [
 ]
 
 
-def test_what_is_wrong_with_a_request_is_said(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_request_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream ends with one problem and its code; other streams continue."""
+    monkeypatch.setattr(fetching, "TOPIC_WITHIN_S", 0.1)  # a topic that nobody creates is waited for that long
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.frontend.native.ownership import Ownership, shares
@@ -119,7 +119,6 @@ class Play:
         assert len(reading) == len(set(reading)), f"two readers: {[(r.name, sorted(r.reads)) for r in self.readers]}"
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 40), st.integers(1, 9))
 def test_no_queue_ever_has_two_readers_and_all_have_one_in_the_end(seed: int, queues: int) -> None:
     """Members come, are killed, leave, lose their coordinator; messages are late. When that ends, everything is owned and balanced."""

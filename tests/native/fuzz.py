@@ -27,6 +27,7 @@ TARGETS = (
     "tests.proto.test_proto_kernels:test_usual_frames",
     "tests.proto.test_proto_kernels:test_received_entries",
     "tests.proto.test_proto_kernels:test_garbage",
+    "tests.proto.test_entries_tree:test_the_kernel_is_equal_to_its_twin",
 )
 
 

@@ -492,6 +492,7 @@ async def test_python_is_told_when_the_windows_have_let_an_answer_out() -> None:
         raw.close()
 
 
+@pytest.mark.one_in(3)
 @in_loop
 @pytest.mark.parametrize("blocked", [False, True], ids=["window", "socket"])
 @pytest.mark.parametrize("how", ["cancels", "closes", "closes its side", "waits"])

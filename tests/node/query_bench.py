@@ -16,6 +16,7 @@ from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
+from ledgermq.node.frontend.admin.group_reads import ReadThrough
 from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.frontend.admin.queries import Queries
 from ledgermq.node.frontend.routing.forwarder import Forwarder
@@ -138,9 +139,9 @@ class QueryBench:
         self.queries = []
         self.peeks = []
         for node, forwarder, engine in zip(("n1", "n2"), self.forwarders, self.engines, strict=True):
-            queries = Queries(forwarder, self.state, GroupQueries(node, engine, self.clock, lambda: self.now_ms))
+            queries = Queries(forwarder, self.state, GroupQueries(node, engine, ReadThrough(engine), self.clock, lambda: self.now_ms))
             self.queries.append(queries)
-            self.peeks.append(Peeks(engine, forwarder))  # type: ignore[arg-type]
+            self.peeks.append(Peeks(engine, forwarder, ReadThrough(engine)))  # type: ignore[arg-type]
             forwarder._executor = self._executor(queries, self.peeks[-1])
         self.topic = self.state.state.topics["", "t"]
 

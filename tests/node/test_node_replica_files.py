@@ -68,7 +68,7 @@ def test_a_path_that_is_not_the_groups_is_refused(node: Path, path: str) -> None
     assert refused.value.code == Code.BAD_REQUEST and repr(path) in refused.value.message
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.sampled_from(["g1", "g2", "..", ".", "", "up", "link", "consumequeue", "0", "controller", "journal", "outside"]), max_size=6

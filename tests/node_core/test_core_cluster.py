@@ -145,7 +145,7 @@ class Story:
         return leader
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_whole_replicas_under_faults(seed: int) -> None:
     """Crashes with and without power, partitions, loss: nothing acknowledged is lost or comes twice; replicas and restarts agree (I8)."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive, Lease, Received
@@ -94,7 +92,7 @@ def test_delivery_stops_at_the_first_message_that_is_leased_still(b: Bench) -> N
     b.pass_time(10 * SECOND)
     assert said(b.receive(invisible_ms=60_000)) == "a1"
     assert said(b.receive()) == ""
-    assert number is not None and b.ack(replace(two, lease_number=number)) == (True,)
+    assert number is not None and b.ack(two._replace(lease_number=number)) == (True,)
     assert said(b.receive()) == "", "a1 is leased again"
     assert b.ack(one) == (False,)
 

@@ -692,7 +692,7 @@ def test_answered_receives_are_remembered_without_their_messages() -> None:
     call = b.poll(wait_ns=0)
     assert all(lease.record for lease in b.ask(call).leases)
     ((_, leases),) = b.group.leader._answered.values()
-    assert len(leases) == 8 and not any(lease.record for lease in leases)
+    assert leases == tuple(("", 0, offset, leases[0][3]) for offset in range(8))
     b.turn(CancelReceive(call.token))
     assert len(b.receive()) == 8
 
@@ -810,3 +810,16 @@ def test_whatever_is_due_is_found_by_the_next_event_of_any_kind() -> None:
     (found,) = late.done
     assert (early.done, found.token) == ([], waiting.token) and isinstance(found.outcome, Received)
     assert [again.queue_offset for again in found.outcome.leases] == [lease.queue_offset]
+
+
+def test_an_acknowledgement_waits_for_the_last_entry_that_its_answer_depends_on() -> None:
+    """One handle is refused because of a change in the same batch, whose record stands behind that of the acknowledgements: the refusal
+    must not be told before the change is committed."""
+    b = make()
+    b.send("a", "b", "c")
+    first, second, third = map(handle, b.ask(b.poll()).leases)
+    calls = [Ack(next(b.tokens), [first]), Change(next(b.tokens), second, 5000, "c"), Ack(next(b.tokens), [second, third])]
+    assert not b.group.leader.take(calls, None, b.now_ns)
+    plan = b.group.leader.plan(b.now_ns, b.now_ms, 100, lambda topic, queue: 0)
+    assert plan.awaited[0][0] == 100 and plan.awaited[1][0] == 101
+    assert plan.awaited[2] == (101, calls[2].token, Acked((False, True)))

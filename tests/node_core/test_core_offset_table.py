@@ -31,7 +31,7 @@ def test_a_table_holds_what_a_dictionary_would(rows: list[tuple[int, int, int]],
             table.put(offset, first, second)
             plain[offset] = (first, second)
         elif second % 3:
-            table.pop(offset)
+            table.remove(offset, *found)
             del plain[offset]
         else:
             found[0][1][found[1]] = first
@@ -39,11 +39,32 @@ def test_a_table_holds_what_a_dictionary_would(rows: list[tuple[int, int, int]],
     offsets, *columns = table.columns()
     assert list(table) == offsets.tolist() == sorted(plain) and len(table) == len(plain)
     assert list(zip(*[c.tolist() for c in columns], strict=True)) == [plain[offset] for offset in sorted(plain)]
-    assert table.first() == min(plain, default=None)
+    assert table.first() == min(plain, default=None) and table.last() == max(plain, default=None)
     assert table.below(border) == sorted(offset for offset in plain if offset < border)
     again = OffsetTable("qi")
     again.load(offsets, *columns)
     assert [c.tolist() for c in again.columns()] == [c.tolist() for c in table.columns()] and len(again) == len(table)
+
+
+@given(st.sets(OFFSETS), st.lists(OFFSETS, min_size=1, max_size=8))
+def test_rows_added_together_are_those_added_one_by_one(before: set[int], offsets: list[int]) -> None:
+    """Across chunks too. Only ascending offsets behind all rows are taken; they are found as a run if they are in one chunk."""
+    together, single = OffsetTable("qi"), OffsetTable("qi")
+    for table in (together, single):
+        for offset in before:
+            table.put(offset, 1, 2)
+    takes = together.takes_behind(offsets)
+    assert takes == (offsets == sorted(set(offsets)) and offsets[0] > max(before, default=-1))
+    if takes:
+        together.extend(offsets, [7] * len(offsets), [*range(len(offsets))])
+        for place, offset in enumerate(offsets):
+            single.put(offset, 7, place)
+        assert [c.tolist() for c in together.columns()] == [c.tolist() for c in single.columns()] and len(together) == len(single)
+    rows = list(together)
+    neighbours = offsets[0] in rows and rows[rows.index(offsets[0]) :][: len(offsets)] == offsets
+    found = together.find_run(offsets)
+    assert (found is not None) == (neighbours and offsets[0] // CHUNK == offsets[-1] // CHUNK)
+    assert found is None or found == together.find(offsets[0])
 
 
 def test_a_row_costs_tens_of_bytes_also_where_it_has_no_neighbours() -> None:
@@ -53,7 +74,7 @@ def test_a_row_costs_tens_of_bytes_also_where_it_has_no_neighbours() -> None:
         table.put(offset, 1, 1, 0)
     for offset in range(3 * CHUNK):
         if offset % CHUNK:
-            table.pop(offset)
+            table.remove(offset, *table.find(offset))  # type: ignore[misc]
     held = [column.buffer_info()[1] for chunk in table._chunks.values() for column in chunk]
     assert len(table) == 3 and held == [1] * 12
 
@@ -138,11 +159,16 @@ def test_batches_end_when_every_single_lease_would(seed: int, monkeypatch: pytes
     clock, now = LeaseClock(delivery, LeaseTimes(handover_ns=0)), SECOND
     for index in range(1, 401):
         now += rng.choice((0, 0, 0, 0, MS, SECOND, 30 * SECOND))
-        client, offset = f"c{rng.randrange(2)}", rng.randrange(30)
-        what = rng.choice(("lease", "lease", "ack", "change", "alive", "gone", "gone"))
+        cursor = delivery.cursor(key)
+        known = [*range(max(0, cursor - 30), cursor + 5)]
+        client, offset = f"c{rng.randrange(2)}", rng.choice(known)
+        what = rng.choice(("lease", "new", "new", "ack", "change", "alive", "gone", "gone"))
         touched = []
-        if what == "lease":
-            wanted = [o for o in rng.sample(range(30), 6) if o in plain.ready or o >= delivery.cursor(key)]
+        if what in ("lease", "new"):
+            wanted = [o for o in rng.sample(known, min(6, len(known))) if o in plain.ready or o >= cursor]
+            if what == "new":
+                # As a leader leases nearly always: ascending, from the cursor on, with gaps where messages did not match.
+                wanted = [cursor + o for o in range(6) if rng.random() < 0.9]
             leased = [(0, wanted, [1] * len(wanted))]
             touched = delivery.apply_lease(index, "g", "t", client, rng.choice((None, None, 0, 1000)), leased, [], [])
         elif what == "ack":
@@ -156,8 +182,8 @@ def test_batches_end_when_every_single_lease_would(seed: int, monkeypatch: pytes
         else:
             clock.gone(client, now)
             plain.gone(client, now)
-        for _, o in touched:
-            clock.touched(now, key, o)
+        clock.touched(now, touched)
+        for o in (o for _, offsets in touched for o in offsets):
             plain.touched(now, o, delivery.row(key, o))
         clock.expire(now)
         plain.expire(now)
@@ -171,8 +197,7 @@ def test_batches_end_when_every_single_lease_would(seed: int, monkeypatch: pytes
         clock.lead(now)
         assert clock.ready_count == 0 and sum(batch.count for batch in clock._batches.values()) == delivery.in_flight
     delivery.apply_reset("g", "t", [(0, 0)])
-    for o in range(30):
-        clock.touched(now, key, o)
+    clock.touched(now, [(key, range(3000))])
     assert not clock._batches and not clock._rows and not clock._clients and clock.ready_count == 0
 
 

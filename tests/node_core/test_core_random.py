@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -156,7 +155,7 @@ class World:
     def stale(self, handle: Handle) -> Handle:
         """Occasionally use another lease of the message. Handles of leases that never existed cannot occur."""
         numbers = self.logged.history.get((handle.group, handle.topic, handle.queue, handle.queue_offset), [])
-        return replace(handle, lease_number=self.rng.choice(numbers)) if numbers and self.rng.random() < 0.2 else handle
+        return handle._replace(lease_number=self.rng.choice(numbers)) if numbers and self.rng.random() < 0.2 else handle
 
     def some_handles(self, most: int) -> list[Handle]:
         held = list(self.clients.held.items())

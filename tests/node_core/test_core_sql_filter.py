@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.filters.filters import TagFilter, sql_filter
@@ -149,7 +149,6 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(trees, st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TEXTS)))
 def test_expressions_mean_what_the_tables_say(tree: Tree, properties: dict[str, str]) -> None:
     """Every expression gives the verdict of a second evaluator, and a tag filter in front of it never hides a match."""
@@ -305,7 +304,6 @@ def test_mistakes_are_named_with_their_place(expression: str) -> None:
 
 
 @given(st.text(st.sampled_from("ab1'()<>=!,. \n\t-+ANDORNTISIULé\x00\x02$_"), max_size=60))
-@settings(max_examples=300, deadline=None)
 def test_whatever_comes_is_an_expression_or_a_mistake(text: str) -> None:
     """Any text either parses or raises FilterError with a position in the text or directly after it."""
     try:

@@ -209,9 +209,7 @@ def test_statement_062_a_handle_of_nothing_is_refused(bench: Bench, what: str) -
     good = handle(lease)
     parts = {"group": "x", "topic": "x", "queue": 1, "offset": 7, "number": 1}
     names = {"queue": "queue", "offset": "queue_offset", "number": "lease_number"}
-    fields = {name: getattr(good, name) for name in good.__slots__}
-    fields[names.get(what, what)] = parts[what]
-    outcome = bench.ask(Ack(next(bench.tokens), [type(good)(**fields)]))
+    outcome = bench.ask(Ack(next(bench.tokens), [good._replace(**{names.get(what, what): parts[what]})]))
     assert outcome == Acked((False,))
     assert bench.ack(lease) == (True,)
 

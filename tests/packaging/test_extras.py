@@ -72,6 +72,7 @@ def of_the_client(file: str) -> bool:
     return file.startswith(CLIENT) and not file.startswith((CONSOLE, TIERED))
 
 
+@pytest.mark.verify
 def test_the_client_imports_what_its_package_requires() -> None:
     """No file of the client imports a module of an extra at its start, and only a few later."""
     core = modules_of(PROJECT["dependencies"])
@@ -84,6 +85,7 @@ def test_the_client_imports_what_its_package_requires() -> None:
     assert core == {module for file, module, _ in imported() if of_the_client(file)} - OPTIONAL
 
 
+@pytest.mark.verify
 def test_every_other_module_belongs_to_an_extra() -> None:
     """The table by which the command line names the missing extra agrees with pyproject.toml and with the imports."""
     core = modules_of(PROJECT["dependencies"])

@@ -144,7 +144,6 @@ def agree(topic: str, first: int, sizes: bytes, entries: bytes) -> None:
     assert outcomes[0][0] == (-1 if all(good) else good.index(False))
 
 
-@settings(max_examples=300, deadline=None)
 @given(TOPICS, MESSAGES, st.data())
 def test_a_changed_byte_is_refused_or_harmless(topic: str, messages: list[Any], data: st.DataObject) -> None:
     """Any byte of the entries changed: the reader says what the second opinion says, and never something else than BadFrame."""
@@ -171,7 +170,6 @@ PIECES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=500, deadline=None)
 @given(st.lists(PIECES, min_size=1, max_size=6), st.integers(0, 3))
 def test_property_strings_of_any_kind(rests: list[list[bytes]], garbage: int) -> None:
     """Whole messages with made-up properties: accepted exactly when the unary path would write them so."""

@@ -74,7 +74,6 @@ def test_sealing_outside_the_data(drafts: list[Draft], start: int, size: int) ->
 
 
 @NOT_BUILT
-@settings(deadline=None, max_examples=300)
 @given(st.integers(1, 24), st.none() | DAMAGES)
 def test_verification(count: int, what: tuple[Any, ...] | None) -> None:
     """The kernel accepts a range exactly if the twin does."""
@@ -132,7 +131,6 @@ FIELDS = st.one_of(
 
 
 @NOT_BUILT
-@settings(deadline=None, max_examples=300)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["t", "ü", sorted(CONTROL_TOPICS)[0]]), st.lists(FIELDS, max_size=3), st.sampled_from([0, 1, 2, 7])),
@@ -209,7 +207,6 @@ def everything(found: EntryColumns) -> list[object]:
 
 
 @NOT_BUILT
-@settings(deadline=None, max_examples=300)
 @given(st.integers(1, 24), st.none() | DAMAGES, st.booleans(), st.integers(-2, 2))
 def test_received_entries(count: int, what: tuple[Any, ...] | None, verify: bool, shift: int) -> None:
     """The kernel accepts received entries exactly if the twin does, which names the error otherwise."""

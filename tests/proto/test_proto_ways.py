@@ -160,7 +160,6 @@ def agree(count: int, what: tuple[Any, ...]) -> None:
     assert arrays == lists, what
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.integers(1, 24), DAMAGES)
 def test_damaged_and_hostile_ranges(count: int, what: tuple[Any, ...]) -> None:
     """Noise, cuts, other bytes behind, other places, and fields that a writer with correct checksums set."""

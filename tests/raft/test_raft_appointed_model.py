@@ -227,7 +227,7 @@ def run(cluster: HaCluster, steps: int = STEPS) -> HaCluster:
     return cluster
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_faults_break_no_invariant_and_healing_brings_progress(first: int) -> None:
     """I1 to I5, whatever happens to replicas, links, disks and the controller."""
@@ -295,7 +295,7 @@ class ForcedCluster(HaCluster):
         self.turn(member)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_after_an_unclean_election_nothing_is_lost_but_what_it_gave_up(first: int) -> None:
     """The set is lost, and an operator names a master: logs that held more are cut to its, former masters included, and of what was

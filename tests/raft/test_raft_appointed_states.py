@@ -82,6 +82,7 @@ class RemovesAnyway(Core):
     policies = {**POLICIES, Rule.IN_SYNC: RemovesAnywayPolicy}  # noqa: RUF012  as in Core
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("core", "cuts", "goals", "said"),
     [

@@ -168,7 +168,7 @@ class ChangingCluster(Cluster):
         return False
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("first", range(0, 100, 10))
 def test_changes_break_no_invariant_and_healing_brings_progress(first: int) -> None:
     """Dissertation §4.1, §4.2: any interleaving of changes, crashes, wiped directories and partitions keeps I1 to I5."""

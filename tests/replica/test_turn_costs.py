@@ -33,6 +33,7 @@ def test_a_commit_costs_no_more_than_the_table_says(costs: dict[str, Cost], know
     assert not told, f"{scenario}: {told}"
 
 
+@pytest.mark.verify
 def test_costs_are_the_same_in_every_run(costs: dict[str, Cost]) -> None:
     """All but memory, for which the bounds have slack: Python's allocator serves the whole process."""
 

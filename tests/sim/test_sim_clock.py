@@ -59,6 +59,7 @@ def test_clocks_apart_by_what_a_lease_allows_for_break_nothing() -> None:
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
 
 
+@pytest.mark.verify
 def test_clocks_apart_by_more_than_that_are_seen_to_break_lease_reads() -> None:
     """So the checker would see it, and the bound is no decoration."""
     found = [outcome.violation for outcome in (apart(seed, 5 * DRIFT_PPM) for seed in range(SEEDS)) if outcome.violation is not None]

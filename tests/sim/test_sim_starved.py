@@ -51,6 +51,7 @@ def run(seed: int, plan: Plan, until_ms: int, also: Callable[[World], None] = la
     return world
 
 
+@pytest.mark.verify
 def test_leadership_stays_while_all_nodes_are_starved() -> None:
     """There is no other fault, so no election is needed, and the group continues."""
     changes = 0

@@ -625,6 +625,7 @@ def test_identity_is_complete(made: tuple[Path, Path], tmp_path: Path) -> None:
     assert (old.data_file_bytes, old.index_file_bytes, old.log_id) == (new.data_file_bytes, new.index_file_bytes, new.log_id)
 
 
+@pytest.mark.verify
 def test_stopped_node_with_two_groups(tmp_path: Path) -> None:
     """Every broker group of the node is kept, each up to its own point, after a good stop up to its end."""
     stores = [new_node(tmp_path / "n1")]

@@ -204,6 +204,7 @@ def judge(form: Template, damaged: ForgetfulDisk, demand: Demand, what: str, *, 
     return log.report.row
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("subject", "trimmed"), [*product(SUBJECTS, [False]), *product([at for at in SUBJECTS if at >= PER_FILE], [True])])
 def test_every_state_of_header_body_unit_and_mark(subject: int, trimmed: bool) -> None:
     """After an unclean end, torn and corrupt entries are never confused, at any position, in complete and trimmed logs."""

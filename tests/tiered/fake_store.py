@@ -45,6 +45,10 @@ class FakeStore:
         self._asked("list", prefix)
         return sorted(key for key in self.objects if not prefix or key.startswith(f"{prefix}/"))
 
+    def delete(self, key: str) -> None:
+        self._asked("delete", key)
+        self.objects.pop(key, None)
+
     def away(self) -> None:
         self.failure = StoreFailure("the store does not answer")
 

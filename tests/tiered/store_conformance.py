@@ -75,3 +75,13 @@ class StoreConformance:
         assert store.list("g2") == ["g2/y/z"]
         assert store.list("nothing") == []
         assert store.list("") == sorted([*names, "g10/x", "g2/y/z"])
+
+    def test_what_was_deleted_is_missing(self, store: ObjectStore) -> None:
+        """Also the second time; other objects stay."""
+        store.put("g1/x", b"1")
+        store.put("g1/y", b"2")
+        for _ in range(2):
+            store.delete("g1/x")
+        with pytest.raises(ObjectMissing):
+            store.get("g1/x")
+        assert store.list("g1") == ["g1/y"] and store.get("g1/y") == b"2"

@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
+import pyarrow.parquet as pq
 import pytest
 
+from ledgermq.client import Consumer
+from ledgermq.client.errors import ClusterError
 from ledgermq.node.process.local import LocalCluster, free_ports
-from tests.cluster import create_topic, http, leader, log_file_bases, running, status, wait_for
+from ledgermq.proto import messaging_pb2 as pb
+from tests.cluster import create_topic, http, leader, log_file_bases, running, status, target, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.tiered.s3_servers import BUCKET, Server, program, serving, tiered_settings
 
@@ -146,3 +151,132 @@ def test_a_store_that_is_away_costs_no_message_and_says_so(tmp_path: Path, place
         with serving(versitygw, home, port):
             wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
             wait_for(lambda: small_on_disk(cluster), 120, "the local limit")
+
+
+def test_everything_is_read_below_the_local_begin(tmp_path: Path, place: tuple[Path, int], versitygw: Path) -> None:
+    """Ten times the local limit: native readers as Arrow columns and with a group, a sink, pulls as official clients make them, peek and
+    queries see every message, also after a change of leaders; while the store is away they are refused, and nobody gets fewer messages."""
+    home, port = place
+    extra = {"retention": RETENTION, "tiered": {**tiered_settings(home, port), "retry_ms": "500ms"}}
+    with running(tmp_path, log_file_bytes=FILE_BYTES, extra=extra) as cluster:
+        cli = CommandLine.of(cluster)
+        expected = bodies(0, 1300)
+        with serving(versitygw, home, port):
+            create_topic(cluster, "t", queues=2)
+            cli.send_lines("t", expected)
+            wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
+            wait_for(lambda: small_on_disk(cluster), 120, "the local limit")
+            described = cli.ok("topic", "describe", "t", "--json").json["queue_list"]
+            assert all(queue["stored_offset"] == 0 < queue["min_offset"] for queue in described), described
+            assert read_all(cluster) == expected and pull_all(cluster) == expected
+            shown = cli.ok("peek", "--topic", "t", "--queue", "0", "--from", "5", "--max", "700", "--json").lines
+            assert [message["offset"] for message in shown] == list(range(5, 5 + len(shown))) and len(shown) > 600
+            [found] = cli.ok("query", "--topic", "t", "--id", shown[0]["message_id"], "--json").lines
+            assert found["offset"] == 5
+            sunk = cli.ok("sink", "parquet", "--topic", "t", "--to", tmp_path / "lake", "--until-empty", "3s", "--json")
+            files = sorted((tmp_path / "lake").rglob("*.parquet"))
+            rows = [body for file in files for body in pq.read_table(file).column("body").to_pylist()]
+            assert sorted(body.decode() for body in rows) == expected, sunk.out
+            with Consumer(cluster.endpoints, "t", group="readers", start="earliest", until_end=True) as consumer:
+                first = consumer.next_batch()
+                assert first is not None
+                consumer.commit()
+                begun = len(first)
+            with Consumer(cluster.endpoints, "t", group="readers", until_end=True) as consumer:
+                assert sum(len(batch) for batch in consumer.batches()) == len(expected) - begun, "a committed offset stays where it is"
+            node = leader(cluster)
+            cluster.kill(node)
+            wait_for(lambda: leader(cluster) not in (None, node), 60, "another leader")
+            assert read_all(cluster) == expected
+            cluster.start(node)
+            cluster.wait_ready()
+        assert set(cluster.stop().values()) <= {0}
+        cluster.start_all()
+        cluster.wait_ready()
+        with pytest.raises(ClusterError, match="object store"):
+            read_all(cluster, timeout_s=5)
+        with pytest.raises(AssertionError, match="object store"):
+            pull_all(cluster)
+        assert len(cli.ok("peek", "--topic", "t", "--from", "latest", "--max", "3", "--json").lines) == 3
+        with serving(versitygw, home, port):
+            assert read_all(cluster, timeout_s=60) == expected
+
+
+def test_the_store_keeps_what_total_retention_says(tmp_path: Path, place: tuple[Path, int], versitygw: Path) -> None:
+    """The store stays small while messages go on and leaders are killed; readers begin where it begins; all nodes are lost, and come back
+    from it with what it holds."""
+    home, port = place
+    total = {"max_bytes": 10 * FILE_BYTES}
+    settings = {**tiered_settings(home, port), "retry_ms": "500ms", "retention": total}
+    with (
+        serving(versitygw, home, port) as server,
+        running(tmp_path, log_file_bytes=FILE_BYTES, extra={"retention": RETENTION, "tiered": settings}) as cluster,
+    ):
+        cli = CommandLine.of(cluster)
+        create_topic(cluster, "t", queues=2)
+        sent = 0
+        for _ in range(2):
+            cli.send_lines("t", bodies(sent, 500))
+            sent += 500
+            wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
+            node = leader(cluster)
+            cluster.kill(node)
+            cluster.start(node)
+            cluster.wait_ready()
+
+        def small() -> bool:
+            """The store is within its limit, but for what is on the disks and what waits for a snapshot; messages go on meanwhile."""
+            nonlocal sent
+            cli.send_lines("t", bodies(sent, 30))
+            sent += 30
+            return len(objects(server)) <= 10 + 2 * LOCAL_BYTES // FILE_BYTES
+
+        wait_for(small, 180, "the limit of the store")
+        wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
+        found = read_all(cluster, skipping=True)
+        assert found == bodies(sent - len(found), len(found)), "all from some message on"
+        assert set(cluster.stop().values()) <= {0}
+        for node in cluster.nodes:
+            shutil.rmtree(cluster.data(node))
+            arguments = ["--endpoint", server.endpoint, "--credentials", server.credentials, "--data", cluster.data(node), "--node", node]
+            cli.ok("restore", "--from", f"s3://{BUCKET}/cluster", *arguments)
+        cluster.start_all()
+        cluster.wait_ready()
+        again = read_all(cluster, skipping=True)
+        assert again[-1] in found and len(again) > 100
+        assert set(again) == {body for body in found if again[0] <= body <= again[-1]}
+
+
+def read_all(cluster: LocalCluster, timeout_s: float = 30, skipping: bool = False) -> list[str]:
+    """Every message of the topic, by a reader without a group, as Arrow columns; sorted. `skipping`: some may go while it reads."""
+    with Consumer(cluster.endpoints, "t", start="earliest", until_end=True, timeout_s=timeout_s) as consumer:
+        found = [body.decode() for batch in consumer.arrow() for body in batch.column("body").to_pylist()]
+        assert skipping or consumer.statistics().skipped == 0
+        return sorted(found)
+
+
+def pull_all(cluster: LocalCluster) -> list[str]:
+    """Every message of the topic, by PullMessage from where QueryOffset says that the queues begin; sorted."""
+    found: list[str] = []
+    service, who = "/apache.rocketmq.v2.MessagingService/", [("x-mq-client-id", "tester")]
+    with grpc.insecure_channel(target(cluster, leader(cluster)), options=[("grpc.enable_http_proxy", 0)]) as channel:
+        query = channel.unary_unary(f"{service}QueryOffset", response_deserializer=pb.QueryOffsetResponse.FromString)
+        pull = channel.unary_stream(f"{service}PullMessage", response_deserializer=pb.PullMessageResponse.FromString)
+        for number in range(2):
+            queue = pb.MessageQueue(topic=pb.Resource(name="t"), id=number, broker=pb.Broker(name="g1"))
+            asked = pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.BEGINNING)
+            answer = query(asked.SerializeToString(), metadata=who, timeout=30)
+            assert answer.status.code == pb.OK, answer.status.message
+            offset, before = answer.offset, -1
+            while offset != before:
+                before = offset
+                request = pb.PullMessageRequest(group=pb.Resource(name="pullers"), message_queue=queue, offset=offset, batch_size=200)
+                for response in pull(request.SerializeToString(), metadata=who, timeout=30):
+                    match response.WhichOneof("content"):
+                        case "message":
+                            found.append(response.message.body.decode())
+                        case "next_offset":
+                            offset = response.next_offset
+                        case _:
+                            assert response.status.code in (pb.OK, pb.MESSAGE_NOT_FOUND), response.status.message
+    return sorted(found)

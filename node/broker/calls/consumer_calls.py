@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.ports import Filter
@@ -50,8 +50,7 @@ class Receive:
     """A FIFO group answers a Receive with the same attempt id with the same messages again, as long as they are leased."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """One leased message. `record` is the whole message record (format §4)."""
 
     queue: int
@@ -76,8 +75,7 @@ class CancelReceive:
     receive: Token
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
+class Handle(NamedTuple):
     """A receipt handle whose MAC was verified (docs/architecture.md, Serving clients)."""
 
     group: str
@@ -148,6 +146,7 @@ class ClientGone:
 
     client_id: str
     at_ns: int
+
 
 LiteAction = Literal["add", "remove", "set"]
 LiteStart = Literal["last", "min", "max", "offset", "tail", "time"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import (
@@ -179,7 +180,6 @@ class CallRefused(Exception):
         self.refused = refused
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     token: Token
     outcome: Result | Refused

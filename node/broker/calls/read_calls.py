@@ -94,6 +94,8 @@ class ReadOffset:
     group: str
     topic: str
     queue: int
+    tiered: bool = False
+    """What was trimmed can still be read: a trim does not move the offset."""
 
 
 @dataclass(frozen=True, slots=True)

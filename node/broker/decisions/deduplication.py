@@ -70,9 +70,7 @@ def mark_ids(plan: Plan, uncommitted: UncommittedState, names: tuple[str, ...]) 
             uncommitted.mark_name(plan.next_index + at, name)
 
 
-def with_known(
-    slots: Sequence[int | Place], offsets: tuple[int, ...], fire_ms: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def with_known(slots: Sequence[int | Place], offsets: tuple[int, ...], fire_ms: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Queue offsets and fire times of all messages of a call, given those of the new ones."""
     fresh = [(offset, fire_ms[at] if fire_ms else 0) for at, offset in enumerate(offsets)]
     return _columns([(slot.offset, slot.fire_ms) if isinstance(slot, Place) else fresh[slot] for slot in slots])

@@ -47,6 +47,8 @@ DECIDED = frozenset({Produce, ProduceFrame, Ack, Change})
 _CLASS_NAMES = {durability: durability.value for durability in Durability}
 _REMEMBERED_RECEIVES = 1024
 NEVER_NS = 1 << 62
+Given = tuple[str, int, int, int]
+"""A lease without its message: lite topic (else empty), queue, queue offset, lease number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class Leader:
         self._serial = 0
         self._releases: dict[tuple[QueueKey, int], int] = {}
         """Leases of cancelled Receives, to be made visible again: (queue, offset) → lease number."""
-        self._answered: OrderedDict[Token, tuple[Pair, tuple[Lease, ...]]] = OrderedDict()
+        self._answered: OrderedDict[Token, tuple[Pair, tuple[Given, ...]]] = OrderedDict()
         """Leases of the last Receives, without their messages, to be given back if an answer does not reach its caller."""
         self.traffic = Traffic(machine.delivery)
         self.counters: dict[str, int] = dict.fromkeys(
@@ -234,9 +236,9 @@ class Leader:
         self._release(pair, leases)
         return []
 
-    def _release(self, pair: Pair, leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            self._releases[(pair[0], lease.topic or pair[1], lease.queue), lease.queue_offset] = lease.lease_number
+    def _release(self, pair: Pair, leases: Sequence[Given]) -> None:
+        for topic, queue, offset, number in leases:
+            self._releases[(pair[0], topic or pair[1], queue), offset] = number
 
     def expire(self, now_ns: int) -> None:
         """End leases whose time is over, so that their messages are visible again."""
@@ -451,8 +453,7 @@ class Leader:
 
     def touched(self, now_ns: int, touched: Touched) -> None:
         """Rows that applying a range may have changed."""
-        for key, offset in touched:
-            self.clock.touched(now_ns, key, offset)
+        self.clock.touched(now_ns, touched)
         if len(self._groups):
             self._touched += touched
 
@@ -462,10 +463,11 @@ class Leader:
             self._uncommitted.applied(entries.last_index)
             self.producer_sequencing.applied(entries.last_index)
             self.timer_firing.applied(entries.last_index)
-        for key, offset in self._touched:
-            if self._groups.touched(key, offset):
-                # Messages behind this one may be unlocked now, whatever the record changed.
-                self.polls.wake(key[:2])
+        for key, offsets in self._touched:
+            for offset in offsets:
+                if self._groups.touched(key, offset):
+                    # Messages behind this one may be unlocked now, whatever the record changed.
+                    self.polls.wake(key[:2])
         self._touched = []
         if self._uncommitted_topics:
             self._uncommitted_topics = {topic: last for topic, last in self._uncommitted_topics.items() if last > entries.last_index}
@@ -486,23 +488,24 @@ class Leader:
         if awaited.poll is None:
             return [Done(awaited.token, Received(self._with_records(awaited)))]
         pair = awaited.poll.call.group, awaited.poll.call.topic
+        given = tuple([(lease.topic, lease.queue, lease.queue_offset, lease.lease_number) for lease in awaited.leases])
         if self.polls.remove(awaited.token) is None:
-            self._release(pair, awaited.leases)
+            self._release(pair, given)
             return []
-        self._answered[awaited.token] = (pair, tuple([replace(lease, record=b"") for lease in awaited.leases]))
+        self._answered[awaited.token] = (pair, given)
         if len(self._answered) > _REMEMBERED_RECEIVES:
             self._answered.popitem(last=False)
         return [Done(awaited.token, Received(self._with_records(awaited)))]
 
     def _with_records(self, awaited: Awaited) -> tuple[Lease, ...]:
         """The leases with their messages. Those that the lease's own batch appended could not be read before now."""
-        if all(lease.record for lease in awaited.leases):
+        if all([lease.record for lease in awaited.leases]):
             return awaited.leases
         return tuple([lease if lease.record else self._read(awaited.topic, lease) for lease in awaited.leases])
 
     def _read(self, topic: str, lease: Lease) -> Lease:
         positions, sizes, _ = self._machine.units(topic, lease.queue, lease.queue_offset, 1)
-        return replace(lease, record=self._machine.record(int(positions[0]), int(sizes[0])))
+        return lease._replace(record=self._machine.record(int(positions[0]), int(sizes[0])))
 
 
 def _class_of(awaited: Awaited) -> str:

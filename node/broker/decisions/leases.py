@@ -14,21 +14,22 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
-from ledgermq.node.broker.state.delivery import LEASE, TERMS, Delivery, QueueKey, QueueRows, Terms
-from ledgermq.node.broker.state.offset_table import OffsetTable
+from ledgermq.node.broker.state.delivery import LEASE, TERMS, Delivery, QueueKey, QueueRows, Terms, Touched
+from ledgermq.node.broker.state.offset_table import Chunk, OffsetTable
 
 MS = 1_000_000
 SECOND = 1_000_000_000
 _SLACK_OF_HEAP = 1024
 _ROWS_MAX = 4096
 """A batch with this many rows accepts no more, because removing a row from the middle moves all rows behind it."""
+_NO_ROWS = OffsetTable("")
 _BATCH = 2
 """The column with the number of a row's batch. The first column is its lease number."""
 
@@ -115,10 +116,32 @@ class LeaseClock:
             part.clear()
         self.ready_count = 0
 
-    def touched(self, now_ns: int, key: QueueKey, offset: int) -> None:
-        """A record about this offset was applied: its lease is new, or has ended."""
-        queue = self._delivery.queues.get(key)
-        row = None if queue is None else queue.rows.find(offset)
+    def touched(self, now_ns: int, touched: Touched) -> None:
+        """Records about these offsets were applied: their leases are new, or have ended."""
+        for key, offsets in touched:
+            queue = self._delivery.queues.get(key)
+            rows = _NO_ROWS if queue is None else queue.rows
+            if not (offsets and self._started_together(now_ns, key, rows, offsets)):
+                for offset in offsets:
+                    self._touched(now_ns, key, offset, rows.find(offset))
+
+    def _started_together(self, now_ns: int, key: QueueKey, rows: OffsetTable, offsets: Sequence[int]) -> bool:
+        """Start the lease that one record gave to several new messages, nearly every lease. Returns False, without effect, for any other
+        offsets; `_touched` with each of them would have the same effect."""
+        table = self._rows.get(key)
+        if not (_NO_ROWS if table is None else table).takes_behind(offsets):
+            return False
+        found = rows.find_run(offsets)
+        if found is None:
+            return False
+        chunk, at = found
+        lease, number, end = chunk[LEASE][at], chunk[TERMS][at], at + len(offsets)
+        if chunk[LEASE][at:end].count(lease) < len(offsets) or chunk[TERMS][at:end].count(number) < len(offsets):
+            return False
+        self._start(now_ns, key, offsets, lease, self._delivery.terms[number])
+        return True
+
+    def _touched(self, now_ns: int, key: QueueKey, offset: int, row: tuple[Chunk, int] | None) -> None:
         table = self._rows.get(key)
         found = None if table is None else table.find(offset)
         if table is not None and found is not None:
@@ -126,14 +149,15 @@ class LeaseClock:
             if row is not None and row[0][LEASE][row[1]] == leases[at]:
                 return
             self._leave(key, offset, self._batches[batches[at]])
-            table.pop(offset)
+            table.remove(offset, *found)
             if not len(table):
                 del self._rows[key]
         if row is not None:
             chunk, at = row
-            self._start(now_ns, key, offset, chunk[LEASE][at], self._delivery.terms[chunk[TERMS][at]])
+            self._start(now_ns, key, (offset,), chunk[LEASE][at], self._delivery.terms[chunk[TERMS][at]])
 
-    def _start(self, now_ns: int, key: QueueKey, offset: int, lease: int, terms: Terms) -> None:
+    def _start(self, now_ns: int, key: QueueKey, offsets: Sequence[int], lease: int, terms: Terms) -> None:
+        """Start one lease of messages that have none here; the offsets ascend."""
         base = self._base(now_ns)
         if self._open_ns != base:
             self._open.clear()
@@ -142,16 +166,23 @@ class LeaseClock:
         batch = self._open.get(share)
         if batch is None or batch.count >= _ROWS_MAX or batch.number not in self._batches:
             batch = self._open[share] = self._begin(now_ns, terms)
-        offsets = batch.rows.get(key)
-        if offsets is None:
-            batch.rows[key] = array("q", (offset,))
+        mine = batch.rows.get(key)
+        if mine is None:
+            batch.rows[key] = array("q", offsets)
+        elif mine[-1] < offsets[0]:
+            mine.extend(offsets)
         else:
-            insort(offsets, offset)
-        batch.count += 1
+            for offset in offsets:
+                insort(mine, offset)
+        batch.count += len(offsets)
         table = self._rows.get(key)
         if table is None:
             table = self._rows[key] = OffsetTable("qq")
-        table.put(offset, lease, batch.number)
+        if table.takes_behind(offsets):
+            table.extend(offsets, [lease] * len(offsets), [batch.number] * len(offsets))
+        else:
+            for offset in offsets:
+                table.put(offset, lease, batch.number)
 
     def _base(self, now_ns: int) -> int:
         """The start, on the grid, of a lease that begins now."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,8 +44,7 @@ DEAD_LETTERS_A_PICK = 64
 NOTHING_SENT: Mapping[int, Sent] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
+class Picked(NamedTuple):
     """One picked message."""
 
     queue: int
@@ -303,6 +303,8 @@ class Job:
     def _scan(self, queue: int, first: int, count: int) -> int:
         """Examine `count` messages from `first` on. Returns the offset of the first one not examined."""
         positions, sizes, codes = self._messages.units(self._call.topic, queue, first, count)
+        if not self._codes and not self.looks.reads and self._rules.max_attempts > 0:
+            return self._take_all(queue, first, positions.tolist(), sizes.tolist())
         hits = np.flatnonzero(np.isin(codes, self._codes)).tolist() if self._codes else range(count)
         done = first
         for i in hits:
@@ -316,6 +318,18 @@ class Job:
             return done
         self._pass(queue, done, first + count)
         return first + count
+
+    def _take_all(self, queue: int, first: int, positions: Sequence[int], sizes: Sequence[int]) -> int:
+        """`_scan` for a filter that matches every message."""
+        picked, read, most = self.pick.messages, self._messages.record, self._call.max_messages
+        offset = first
+        for position, size in zip(positions, sizes, strict=True):
+            if len(picked) >= most or self.bytes >= self._max_bytes:
+                break
+            self.bytes += size
+            picked.append(Picked(queue, offset, 1, read(position, size), True))
+            offset += 1
+        return offset
 
     def _pass(self, queue: int, begin: int, to: int) -> None:
         """Pass over the messages begin … to − 1, which do not match."""

@@ -241,9 +241,8 @@ class Planner:
             plan.frames.append(call)
             plan.size += len(frame.batch.data)
 
-    def _judge(self, plan: Plan, handle: Handle) -> tuple[bool, int | None]:
-        """Whether the handle is valid, and if an unapplied entry is the reason why it is not, the index of that entry."""
-        key = (handle.group, handle.topic, handle.queue)
+    def _judge(self, plan: Plan, key: QueueKey, handle: Handle) -> tuple[bool, int | None]:
+        """Whether the handle, of this queue, is valid, and if an unapplied entry is the reason why it is not, the index of that entry."""
         pending = self._uncommitted.pending(key, handle.queue_offset)
         good = (
             pending is None
@@ -272,11 +271,12 @@ class Planner:
         index = -1
         for handle in call.handles:
             key = (handle.group, handle.topic, handle.queue)
-            good, pending = self._judge(plan, handle)
+            good, pending = self._judge(plan, key, handle)
             if good:
-                index = max(index, plan.ack_index())
+                at = plan.ack_index()
+                index = max(index, at)
                 plan.add_ack(key, handle.queue_offset, handle.lease_number)
-                self._uncommitted.mark_acked(plan.ack_index(), key, handle.queue_offset)
+                self._uncommitted.mark_acked(at, key, handle.queue_offset)
                 plan.count("acked")
             else:
                 good, acking = self._acknowledged(key, handle.queue_offset, handle.lease_number)
@@ -294,9 +294,9 @@ class Planner:
     def _change(self, plan: Plan, call: Change) -> None:
         handle = call.handle
         plan.rows += 1
-        good, pending = self._judge(plan, handle)
+        key = (handle.group, handle.topic, handle.queue)
+        good, pending = self._judge(plan, key, handle)
         if good:
-            key = (handle.group, handle.topic, handle.queue)
             index = plan.change_index()
             plan.changes.append((*key, handle.queue_offset, handle.lease_number, call.invisible_ms, call.client_id))
             self._uncommitted.mark_row(index, key, handle.queue_offset)

@@ -278,4 +278,3 @@ class ProducerSequencing:
 
 def _unknown(number: int) -> Refused:
     return Refused("unknown-producer", detail=f"producer {number} is not known here, or was silent for too long; open another one")
-

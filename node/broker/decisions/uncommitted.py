@@ -88,9 +88,16 @@ class UncommittedState:
 
     def mark_acked(self, index: int, key: QueueKey, offset: int) -> None:
         """The entry at `index` acknowledges the lease of this row."""
-        self.mark_row(index, key, offset)
-        self._acked.add((key, offset))
-        self._undo.append(lambda: self._acked.discard((key, offset)))
+        row = (key, offset)
+        assert row not in self._rows, f"two pending records about {row}"
+        self._rows[row] = index
+        self._acked.add(row)
+        self._mark(index).rows.append(row)
+        self._undo.append(lambda: self._forget_acked(row))
+
+    def _forget_acked(self, row: RowKey) -> None:
+        del self._rows[row]
+        self._acked.discard(row)
 
     def mark_cursor(self, index: int, key: QueueKey, cursor: int) -> None:
         before = self._cursors.get(key)

@@ -87,6 +87,11 @@ class CallLooks:
         self._left = min(LOOKS_PER_CALL, looks.left)
 
     @property
+    def reads(self) -> bool:
+        """Whether the filter needs the records of messages."""
+        return self._cost > 0
+
+    @property
     def used_up(self) -> bool:
         """Whether no more records may be read for this call in this turn."""
         return self._left <= 0 and self._cost > 0

@@ -50,8 +50,8 @@ from ledgermq.proto.names import base_group, parent_of
 
 QueueKey = tuple[str, str, int]
 """(consumer group, stored topic, queue)"""
-Touched = list[tuple[QueueKey, int]]
-"""Rows that a record may have changed, for modules that keep something beside them."""
+Touched = list[tuple[QueueKey, Sequence[int]]]
+"""Rows that records may have changed, for modules that keep something beside them: a queue and the offsets, for each record and queue."""
 _COLUMNS = "qii"
 LEASE, ATTEMPT, TERMS = 1, 2, 3
 """Columns of a row."""
@@ -212,10 +212,11 @@ class Delivery:
             if lapses:
                 self._lapse(key, offset, leases[at])
             self.terms.drop(numbers[at])
-            queue.rows.pop(offset)
+            queue.rows.remove(offset, *found)
             self.in_flight -= 1
 
-    def _clear(self, key: QueueKey, queue: QueueRows) -> None:
+    def _clear(self, key: QueueKey, queue: QueueRows) -> Touched:
+        """Remove all rows of a queue; returns them."""
         offsets, leases, _, terms = queue.rows.columns()
         for offset, lease in zip(offsets.tolist(), leases.tolist(), strict=True):
             self._lapse(key, offset, lease)
@@ -223,6 +224,7 @@ class Delivery:
             self.terms.drop(int(number), int(rows))
         self.in_flight -= len(queue.rows)
         queue.rows.clear()
+        return [(key, offsets.tolist())] if len(offsets) else []
 
     def apply_lease(
         self,
@@ -244,8 +246,15 @@ class Delivery:
         for queue_id, offsets, attempts in leased:
             key = (group, topic, queue_id)
             queue = self._queue(key)
+            touched.append((key, offsets))
+            if self._is_all_new(queue, offsets) and len(attempts) == len(offsets):
+                # Nearly every lease. Row by row it would have the same effect.
+                count = len(offsets)
+                queue.rows.extend(offsets, [index] * count, attempts, [self.terms.take(terms, count)] * count)
+                self.in_flight += count
+                cursors[key] = max(cursors.get(key, 0), offsets[-1] + 1)
+                continue
             for offset, attempt in zip(offsets, attempts, strict=True):
-                touched.append((key, offset))
                 if offset >= queue.cursor:
                     cursors[key] = max(cursors.get(key, 0), offset + 1)
                 elif offset not in queue.rows:
@@ -254,8 +263,8 @@ class Delivery:
         for queue_id, offsets in waiting:
             key = (group, topic, queue_id)
             queue = self._queue(key)
+            touched.append((key, offsets))
             for offset in offsets:
-                touched.append((key, offset))
                 if offset >= queue.cursor:
                     cursors[key] = max(cursors.get(key, 0), offset + 1)
                     self._put(key, queue, offset, 0, 0, WAITING)
@@ -265,37 +274,47 @@ class Delivery:
         for queue_id, offsets in passed_again:
             key = (group, topic, queue_id)
             self._queue(key)
+            touched.append((key, offsets))
             for offset in offsets:
-                touched.append((key, offset))
                 self._remove(key, offset, lapses=True)
         for key, cursor in cursors.items():
             queue = self._queue(key)
             queue.cursor = max(queue.cursor, cursor)
         return touched
 
+    @staticmethod
+    def _is_all_new(queue: QueueRows, offsets: Sequence[int]) -> bool:
+        """Whether these are messages that were never leased, in ascending order, and none behind them has a row."""
+        return bool(offsets) and offsets[0] >= queue.cursor and queue.rows.takes_behind(offsets)
+
     def apply_ack(self, acks: Iterable[tuple[str, str, int, Sequence[int], Sequence[int]]]) -> Touched:
         """Apply an `ack` record: (group, topic, queue, offsets, lease numbers) each."""
         touched: Touched = []
         for group, topic, queue_id, offsets, leases in acks:
             key = (group, topic, queue_id)
+            touched.append((key, offsets))
+            queue = self.queues.get(key)
             for offset, lease in zip(offsets, leases, strict=True):
-                touched.append((key, offset))
-                if self.lease(key, offset) == lease:
-                    self._remove(key, offset, lapses=False)
+                found = None if queue is None else queue.rows.find(offset)
+                if queue is not None and found is not None and found[0][LEASE][found[1]] == lease:
+                    chunk, at = found
+                    self.terms.drop(chunk[TERMS][at])
+                    queue.rows.remove(offset, chunk, at)
+                    self.in_flight -= 1
         return touched
 
     def apply_dead_letter(self, key: QueueKey, offset: int, lease: int) -> Touched:
         """Apply a dead letter: a copy of the message, made under this lease, is in the dead-letter topic."""
         if self.lease(key, offset) == lease:
             self._remove(key, offset, lapses=True)
-        return [(key, offset)]
+        return [(key, (offset,))]
 
     def apply_change(self, index: int, changes: Iterable[tuple[str, str, int, int, int, int, str]]) -> Touched:
         """Apply a `change` record: (group, topic, queue, offset, old lease, duration in ms, client) each."""
         touched: Touched = []
         for group, topic, queue_id, offset, lease, duration_ms, client in changes:
             key = (group, topic, queue_id)
-            touched.append((key, offset))
+            touched.append((key, (offset,)))
             row = self.row(key, offset)
             if row is not None and row.lease == lease:
                 self._put(key, self.queues[key], offset, index, row.attempt, Terms(client, duration_ms))
@@ -313,7 +332,7 @@ class Delivery:
         """The dead letter of this message was resent: if the message is done, the group gets it again, with all its attempts."""
         if self.is_done(key, offset):
             self._put(key, self.queues[key], offset, index, 0, RESENT)
-        return [(key, offset)]
+        return [(key, (offset,))]
 
     def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> Touched:
         """Apply a `reset` record: (queue, new cursor) each. All rows of these queues are removed, below the cursor and above."""
@@ -321,8 +340,7 @@ class Delivery:
         for queue_id, cursor in queues:
             key = (group, topic, queue_id)
             queue = self._queue(key)
-            touched += [(key, offset) for offset in queue.rows]
-            self._clear(key, queue)
+            touched += self._clear(key, queue)
             # Trimmed offsets stay done.
             queue.cursor = max(cursor, self._begin(topic, queue_id))
         return touched
@@ -347,12 +365,14 @@ class Delivery:
         touched: Touched = []
         for key, queue in self.queues.items():
             begin = self._begin(key[1], key[2])
-            touched += [(key, offset) for offset in queue.rows.below(begin)]
+            if below := queue.rows.below(begin):
+                touched.append((key, below))
             queue.cursor = max(queue.cursor, begin)
         # Lapsed leases are forgotten in order, so the order must not depend on which queue this replica met first.
-        touched.sort()
-        for key, offset in touched:
-            self._remove(key, offset, lapses=True)
+        touched.sort(key=lambda item: item[0])
+        for key, offsets in touched:
+            for offset in offsets:
+                self._remove(key, offset, lapses=True)
         return touched
 
     def forget_group(self, group: str) -> Touched:
@@ -367,8 +387,7 @@ class Delivery:
         touched: Touched = []
         for key in sorted(keys):
             queue = self.queues.pop(key)
-            touched += [(key, offset) for offset in queue.rows]
-            self._clear(key, queue)
+            touched += self._clear(key, queue)
         return touched
 
     def export(self) -> dict[str, Any]:

@@ -127,9 +127,15 @@ class State:
         """The first queue offset of the topic's current incarnation that was not trimmed."""
         if LITE_SEPARATOR in topic:
             return self._lite_begin(topic)
+        return max(self.floor(topic, queue), self._queues.min_offset(topic, queue))
+
+    def floor(self, topic: str, queue: int) -> int:
+        """The first queue offset of the topic's current incarnation, trimmed or not. What was trimmed of a lite topic counts as never
+        there."""
+        if LITE_SEPARATOR in topic:
+            return self._lite_begin(topic)
         known = self._topics.get(topic)
-        begin = known.begins[queue] if known is not None and queue < len(known.begins) else 0
-        return max(begin, self._queues.min_offset(topic, queue))
+        return known.begins[queue] if known is not None and queue < len(known.begins) else 0
 
     def _lite_begin(self, topic: str) -> int:
         """`begin` for a lite topic. Lite topics have no incarnation of their own; that of the parent topic begins at a log position."""
@@ -214,7 +220,8 @@ class State:
             return Refused("unknown-topic", detail=f"queue {queue} of topic {topic}")
         if isinstance(call, ReadOffset):
             committed = self.offsets.get((call.group, topic, queue))
-            return OffsetRead(None if committed is None else max(committed, self.begin(topic, queue)))
+            low = self.floor(topic, queue) if call.tiered else self.begin(topic, queue)
+            return OffsetRead(None if committed is None else max(committed, low))
         if call.store_ms is not None:
             return OffsetRead(self.offset_at(topic, queue, call.store_ms))
         return OffsetRead(self.end(topic, queue) if call.end else self.begin(topic, queue))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from operator import lt
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,15 @@ class OffsetTable:
         at = bisect_left(places, place)
         return (chunk, at) if at < len(places) and places[at] == place else None
 
+    def find_run(self, offsets: Sequence[int]) -> tuple[Chunk, int] | None:
+        """The position of the first of these offsets, if the next rows of its chunk are those of the others, in order."""
+        found = self.find(offsets[0])
+        if found is None or offsets[0] >> _CHUNK_BITS != offsets[-1] >> _CHUNK_BITS:
+            return None
+        places, at = found[0][0], found[1]
+        same = places[at : at + len(offsets)] == array("H", [offset & _MASK for offset in offsets])
+        return found if same else None
+
     def put(self, offset: int, *values: int) -> None:
         """Add a row for an offset that has none."""
         chunk = self._chunks.get(offset >> _CHUNK_BITS)
@@ -72,11 +82,30 @@ class OffsetTable:
             chunk[k].insert(at, value)
         self._length += 1
 
-    def pop(self, offset: int) -> None:
-        """Remove an existing row."""
-        found = self.find(offset)
-        assert found is not None, f"offset {offset} has no row"
-        chunk, at = found
+    def extend(self, offsets: Sequence[int], *columns: Sequence[int]) -> None:
+        """Add rows behind all others; the offsets ascend, and each column has a value for each of them."""
+        number = offsets[0] >> _CHUNK_BITS
+        border = bisect_left(offsets, (number + 1) << _CHUNK_BITS)
+        if border < len(offsets):
+            self.extend(offsets[:border], *[column[:border] for column in columns])
+            self.extend(offsets[border:], *[column[border:] for column in columns])
+            return
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            chunk = self._chunks[number] = [array("H"), *[array(letter) for letter in self._types]]
+        assert not chunk[0] or chunk[0][-1] < offsets[0] & _MASK, f"offset {offsets[0]} is not behind all rows"
+        chunk[0].extend([offset & _MASK for offset in offsets])
+        for k, column in enumerate(columns, 1):
+            chunk[k].extend(column)
+        self._length += len(offsets)
+
+    def takes_behind(self, offsets: Sequence[int]) -> bool:
+        """Whether rows with these offsets, at least one, may be added by `extend`."""
+        last = self.last()
+        return (last is None or last < offsets[0]) and all(map(lt, offsets, offsets[1:]))
+
+    def remove(self, offset: int, chunk: Chunk, at: int) -> None:
+        """Remove the row that `find` found."""
         if len(chunk[0]) == 1:
             del self._chunks[offset >> _CHUNK_BITS]
         else:
@@ -90,6 +119,13 @@ class OffsetTable:
             return None
         number = min(self._chunks)
         return (number << _CHUNK_BITS) + self._chunks[number][0][0]
+
+    def last(self) -> int | None:
+        """The highest offset with a row; None if the table is empty."""
+        if not self._chunks:
+            return None
+        number = max(self._chunks)
+        return (number << _CHUNK_BITS) + self._chunks[number][0][-1]
 
     def below(self, offset: int) -> list[int]:
         """Offsets below `offset` that have a row, ascending."""

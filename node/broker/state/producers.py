@@ -32,6 +32,7 @@ UNNAMED_MS = 24 * 3_600_000
 NAMED_MS = 7 * UNNAMED_MS
 """A producer that has been silent for this long, in store time, may be dropped."""
 
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A frame in the log, or the part of one that remained."""

@@ -72,7 +72,6 @@ class Place:
     fire_ms: int
     offset: int
 
-
     def due_ms(self, deliver_ms: int) -> int:
         """When a message with this delivery time fires for the last time: at that time, or at its first place if that is later."""
         return max(self.fire_ms, deliver_ms)

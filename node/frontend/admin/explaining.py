@@ -133,9 +133,7 @@ def _begins_ms(reader: Any) -> int | None:
     return None if piece is None else decode_record(piece.data[48 : int(piece.sizes[0])]).store_ms
 
 
-def _facts(
-    hosted: Any, question: peer_pb2.GroupWhy, visible: Record | None, newest: Record, events: list[Event], now_ns: int
-) -> Facts:
+def _facts(hosted: Any, question: peer_pb2.GroupWhy, visible: Record | None, newest: Record, events: list[Event], now_ns: int) -> Facts:
     """The state that the answer rests on, read at one moment."""
     machine, leader = hosted.machine, hosted.group.leader
     names: dict[str, Any] = {"message_id": question.message_id, "group": question.group, "topic": question.topic, "events": events}
@@ -184,4 +182,3 @@ def _event(broker_group: str, event: Event) -> admin_pb2.TraceEvent:
     if event.group is not None:
         out.group.namespace, out.group.name = parse_stored(event.group)
     return out
-

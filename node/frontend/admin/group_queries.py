@@ -15,6 +15,7 @@ the query is repeated.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,9 +32,10 @@ from ledgermq.node.frontend.admin.copies import copy_of, judged
 from ledgermq.node.frontend.admin.explaining import Explainer
 from ledgermq.node.frontend.admin.group_letters import GroupLetters
 from ledgermq.node.frontend.admin.group_progress import lite_topics_of, progress, readers_of
-from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, confirm, message_of, name_of, peek
+from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, ReadThrough, confirm, each_by_key, message_of, name_of
 from ledgermq.node.frontend.admin.group_waiting import GroupWaiting
 from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import TIMER_TOPIC, parse_member
@@ -41,7 +43,10 @@ from ledgermq.proto.properties import DELIVER_MS, REAL_QUEUE, REAL_TOPIC, Fields
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.storage.errors import Damaged
-from ledgermq.storage.lookup import TIME_MAX
+from ledgermq.storage.lookup import TIME_MAX, Lookup
+from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.tiered.tier_reader import TierReader
+from ledgermq.storage.tiered.transfer import WrongObject
 
 PAGE = 64
 PAGE_BYTES = 1 << 20
@@ -63,11 +68,13 @@ class GroupQueries:
         self,
         node: str,
         engine: Engine,
+        through: ReadThrough,
         now_ns: Callable[[], int] = time.monotonic_ns,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._node = node
         self._engine = engine
+        self._through = through
         self._now_ns = now_ns
         self._now_ms = now_ms
         self._explainer = Explainer(engine, self._until_indexed, now_ns)
@@ -122,11 +129,15 @@ class GroupQueries:
         while True:
             setbacks = index.setbacks
             lagging = await self._until_indexed(group)
-            begins, lookup, timers = await self._engine.run(
-                group, lambda hosted: (_begins(hosted.machine, query.topic), hosted.lookup, hosted.machine.timers)
-            )
+            begins, stored = await self._through.begins(group, query.topic), self._through.stored(group)
+            lookup, timers = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.machine.timers))
             try:
-                rows, complete = await asyncio.to_thread(_look_up, lookup, query, begins, timers)
+                rows, complete = await asyncio.to_thread(_look_up, lookup, stored, query, begins, timers)
+            except StoreFailure as failure:
+                newer = "give a time to search only newer messages, which are on the disks"
+                raise fail(Code.HA_NOT_AVAILABLE, f"{TierReads.error(failure).message}; {newer}") from failure
+            except WrongObject as wrong:
+                raise TierReads.error(wrong) from wrong
             except (OSError, Damaged) as error:
                 what = f"a message of broker group {group} cannot be read on node {self._node} ({error}); audit this node"
                 raise fail(Code.INTERNAL_SERVER_ERROR, what) from error
@@ -145,9 +156,9 @@ class GroupQueries:
                 reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset))
                 size += len(reply.messages[-1].body)
                 continue
-            stored = parse(record.properties)
-            delayed = message_of(found.record, "", query.topic, 0, group, int(stored[REAL_QUEUE]), 0)
-            delayed.delayed_until_ms = int(stored[DELIVER_MS])
+            waits = parse(record.properties)
+            delayed = message_of(found.record, "", query.topic, 0, group, int(waits[REAL_QUEUE]), 0)
+            delayed.delayed_until_ms = int(waits[DELIVER_MS])
             reply.messages.append(delayed)
         return reply
 
@@ -163,17 +174,18 @@ class GroupQueries:
         return None
 
     async def _by_time(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
-        begins = await self._engine.run(group, lambda hosted: _begins(hosted.machine, query.topic))
+        begins = await self._through.begins(group, query.topic)
         if len(query.offsets) > len(begins):
             raise fail(Code.BAD_REQUEST, "the page token names a queue that does not exist; start again without a token")
         # A queue may have been trimmed since the last page.
         offsets = [max(offset, begin) for offset, begin in zip(query.offsets, begins, strict=False)]
         for queue in range(len(offsets), len(begins)):
             # One search in each turn: a search reads about log2(queue length) records.
-            offsets.append(await self._engine.run(group, _finder(query, queue)) if query.HasField("begin_ms") else begins[queue])
+            wanted = query.HasField("begin_ms")
+            offsets.append(await self._through.offset_at(group, query.topic, queue, query.begin_ms) if wanted else begins[queue])
         scan = _Scan(self._look, group, query.topic, query.end_ms if query.HasField("end_ms") else None)
         for queue, offset in enumerate(offsets):
-            await scan.add(queue, *await self._engine.run(group, _head(query.topic, queue, offset)))
+            await scan.add(queue, *await self._through.head(group, query.topic, queue, offset))
         reply = peer_pb2.GroupQueryReply(offsets=offsets)
         size = 0
         while scan.heads and len(reply.messages) < query.max and size < ANSWER_BYTES:
@@ -188,13 +200,18 @@ class GroupQueries:
         return reply
 
     async def _look(self, group: str, topic: str, queue: int, first: int) -> Peeked:
-        return await peek(self._engine, group, Peek(self._engine.new_token(), topic, queue, first, PAGE, PAGE_BYTES))
+        return await self._through.peek(group, Peek(self._engine.new_token(), topic, queue, first, PAGE, PAGE_BYTES))
 
     # -- one message
 
     async def message(self, group: str, wanted: peer_pb2.GroupMessage) -> peer_pb2.GroupMessageReply:
         """The entry of a message, and the state of the message in every consumer group that uses its topic."""
         now_ns = self._now_ns()
+        entry = await self._through.entry(group, wanted.topic, wanted.queue, wanted.offset) if wanted.offset >= 0 else None
+        if entry is not None:
+            consumption = await self._engine.run(group, lambda hosted: _consumption(hosted, wanted, now_ns))
+            sha256 = hashlib.sha256(entry).hexdigest()
+            return peer_pb2.GroupMessageReply(index=int.from_bytes(entry[_INDEX], "big"), sha256=sha256, consumption=consumption)
 
         def look(hosted: Any) -> tuple[int, list[admin_pb2.ConsumptionState]]:
             machine = hosted.machine
@@ -305,7 +322,9 @@ class _Scan:
         return peeked.next_offset - len(page)
 
 
-def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int], timers: Any) -> tuple[list[tuple[Any, Any]], bool]:
+def _look_up(
+    lookup: Lookup, stored: TierReader | None, query: peer_pb2.GroupQuery, begins: Sequence[int], timers: Any
+) -> tuple[list[tuple[Any, Any]], bool]:
     """Pairs (found, decoded record) of exact matches, newest first, up to the limits of one answer; and whether they are complete.
 
     Runs on a thread. One index serves keys and ids, and still holds messages of an older incarnation of the topic. A message on the timer
@@ -316,7 +335,8 @@ def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int], tim
     wanted = query.key if query.HasField("key") else query.message_id
     rows: list[tuple[Any, Any]] = []
     skipped = size = 0
-    places = [lookup.each_by_key(topic, wanted, begin, end) for topic in (query.topic, TIMER_TOPIC)]
+    # A delayed message that is not delivered yet keeps its file on the disks.
+    places = [each_by_key(lookup, stored, query.topic, wanted, begin, end), lookup.each_by_key(TIMER_TOPIC, wanted, begin, end)]
     for found in merge(*places, key=lambda found: -found.index):
         record = decode_record(found.record)
         if record.topic == TIMER_TOPIC:
@@ -356,21 +376,6 @@ def _begins(machine: Any, topic: str) -> list[int]:
 def _indexed_to(hosted: Any) -> int:
     """The last entry whose keys the index holds."""
     return int(hosted.key_index.next_index) - 1
-
-
-def _finder(query: peer_pb2.GroupQuery, queue: int) -> Callable[[Any], int]:
-    return lambda hosted: int(hosted.machine.offset_at(query.topic, queue, query.begin_ms))
-
-
-def _head(topic: str, queue: int, offset: int) -> Callable[[Any], tuple[int, int | None]]:
-    """Finds the first message from an offset on and its store time in ms; None for the time at the end of the queue."""
-
-    def head(hosted: Any) -> tuple[int, int | None]:
-        machine = hosted.machine
-        first = max(offset, machine.begin(topic, queue))
-        return first, machine.stored_ms(topic, queue, first) if first < machine.end(topic, queue) else None
-
-    return head
 
 
 def _target(wanted: peer_pb2.GroupReset, queue: int) -> Callable[[Any], int]:

@@ -1,17 +1,22 @@
-"""Reads from a broker group that this node leads, and messages in the form of the admin service."""
+"""Reads from a broker group that this node leads, on its disks and below them in the object store, and messages in the form of the admin
+service."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peeked
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.wire.bodies import plain
+from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import refused
+from ledgermq.storage.lookup import Found, Lookup
+from ledgermq.storage.tiered.tier_reader import TierReader
 
 ANSWER_MAX = 1000
 ANSWER_BYTES = 8 << 20
@@ -35,6 +40,79 @@ async def peek(engine: Engine, group: str, call: Peek) -> Peeked:
     _raise_refused(outcome)
     assert isinstance(outcome, Peeked)
     return outcome
+
+
+class ReadThrough:
+    """Reads of broker groups that this node leads. Without `tier` there is nothing below the local begin."""
+
+    def __init__(self, engine: Engine, tier: TierReads | None = None) -> None:
+        self._engine = engine
+        self._tier = tier
+
+    async def peek(self, group: str, call: Peek) -> Peeked:
+        """As `peek`. The answer may end where the local log goes on. Raises CallRefused, LedgerError."""
+        peeked = await peek(self._engine, group, call)
+        if self._tier is None or call.offset >= peeked.begin_offset or not call.max_messages:
+            return peeked
+        found = await self._tier.entries(group, call.topic, call.queue, call.offset, call.max_bytes, call.max_messages)
+        if found is None:
+            return peeked
+        records = tuple(found.records())
+        return Peeked(records, found.first + len(records), peeked.end_offset, found.first)
+
+    async def begins(self, group: str, topic: str) -> list[int]:
+        """The first offset of every queue that may be read here. Raises LedgerError if the topic is not in force."""
+        tiered = self._tier is not None
+
+        def look(hosted: Any) -> list[int]:
+            machine = hosted.machine
+            config = machine.topics.get(topic)
+            if config is None:
+                raise refused("unknown-topic", f"topic {topic} is not in force in this broker group")
+            return [(machine.floor if tiered else machine.begin)(topic, queue) for queue in range(config.queues)]
+
+        return await self._engine.run(group, look)
+
+    async def offset_at(self, group: str, topic: str, queue: int, store_ms: int) -> int:
+        """The first offset that was stored at `store_ms` or later. Raises LedgerError."""
+        found = await self._engine.run(group, lambda hosted: int(hosted.machine.offset_at(topic, queue, store_ms)))
+        return found if self._tier is None else await self._tier.offset_at(group, topic, queue, store_ms, found)
+
+    async def head(self, group: str, topic: str, queue: int, offset: int) -> tuple[int, int | None]:
+        """The first message from an offset on, and its store time in ms; None for the time at the end of the queue. Raises LedgerError."""
+        if self._tier is not None:
+            found = await self._tier.entries(group, topic, queue, offset, 1, 1)
+            if found is not None:
+                return found.first, decode_record(next(found.records())).store_ms
+
+        def look(hosted: Any) -> tuple[int, int | None]:
+            machine = hosted.machine
+            first = max(offset, machine.begin(topic, queue))
+            return first, machine.stored_ms(topic, queue, first) if first < machine.end(topic, queue) else None
+
+        return await self._engine.run(group, look)
+
+    async def entry(self, group: str, topic: str, queue: int, offset: int) -> bytes | None:
+        """The entry of a message in the object store; None if the local log has it, or nothing has. Raises LedgerError."""
+        found = None if self._tier is None else await self._tier.entries(group, topic, queue, offset, 1, 1)
+        return b"".join(found.pieces) if found is not None and found.first == offset else None
+
+    def stored(self, group: str) -> TierReader | None:
+        """The reader for searches by key, on a thread of the caller; None without tiered storage."""
+        return None if self._tier is None else self._tier.reader(group)
+
+
+def each_by_key(lookup: Lookup, stored: TierReader | None, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[Found]:
+    """Messages with a key, newest first: of the local log, then of the object store below it. Raises OSError, StorageError."""
+    last = None
+    for found in lookup.each_by_key(topic, key, begin_ms, end_ms):
+        last = found.physical_offset
+        yield found
+    # Asked after the local search: what was trimmed meanwhile is found in the store.
+    if stored is None or not (begin := lookup.begin_pos):
+        return
+    below = begin if last is None else min(begin, last)
+    yield from stored.each_by_key(topic, key, begin_ms, end_ms, below)
 
 
 def message_of(record: bytes, namespace: str, topic: str, number: int, group: str, queue: int, offset: int) -> admin_pb2.PeekedMessage:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
-from ledgermq.node.frontend.admin.group_reads import confirm, message_of, peek
+from ledgermq.node.frontend.admin.group_reads import ReadThrough, confirm, message_of
 from ledgermq.node.frontend.admin.overview import queues_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.engine import Engine
@@ -30,8 +30,9 @@ CALL_TIMEOUT_S = 5.0
 class Peeks:
     """Executes Peek."""
 
-    def __init__(self, engine: Engine, forwarder: Forwarder) -> None:
+    def __init__(self, engine: Engine, forwarder: Forwarder, through: ReadThrough) -> None:
         self._engine = engine
+        self._through = through
         self._forwarder = forwarder
 
     async def peek(self, topic: Any, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
@@ -74,7 +75,7 @@ class Peeks:
             first = max(0, end - count)
         elif which == "store_ms":
             await confirm(self._engine, group)
-            first = await self._engine.run(group, lambda hosted: hosted.machine.offset_at(stored, queue, request.store_ms))
+            first = await self._through.offset_at(group, stored, queue, request.store_ms)
         else:
             first = request.offset if which == "offset" else 0
         messages: list[admin_pb2.PeekedMessage] = []
@@ -93,13 +94,14 @@ class Peeks:
                     messages = _newest(messages, count)
                     size = _bytes(messages)
             first = found.next_offset
-            if which != "latest" or not found.records or first >= stop:
+            if not found.records or first >= stop:
                 return admin_pb2.PeekResponse(messages=messages)
-            # The messages are long: the newest ones are still to come and replace older ones.
-            messages = _newest(messages, count)
+            if which == "latest":
+                # The messages are long: the newest ones are still to come and replace older ones.
+                messages = _newest(messages, count)
 
     async def _look(self, group: str, stored: str, queue: int, first: int, count: int) -> Peeked:
-        return await peek(self._engine, group, Peek(self._engine.new_token(), stored, queue, first, count, LOOK_BYTES))
+        return await self._through.peek(group, Peek(self._engine.new_token(), stored, queue, first, count, LOOK_BYTES))
 
 
 def _asked_for(topic: Any, request: admin_pb2.PeekRequest) -> list[tuple[int, tuple[str, int]]]:

@@ -8,6 +8,7 @@ when the intent is in force in every broker group that this node sees, so that t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.proofs.checkpoints import METHOD as CHECKPOINT_METHOD
 from ledgermq.node.frontend.proofs.checkpoints import Checkpoints
+from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.node.frontend.security.admin_guard import caller
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.replica.hosting.ports import State
@@ -48,6 +50,7 @@ from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
 
 IN_FORCE_WITHIN_S = 5.0
+STORED_WITHIN_S = 2.0
 ADMIN_PREFIX = "ledgermq.v1.Admin/"
 """Prefix of the name of every forwarded call that `AdminService.execute` answers."""
 
@@ -99,8 +102,10 @@ class AdminService:
         node_details: NodeDetails,
         upgrades: Upgrades,
         checkpoints: Checkpoints,
+        tier: TierReads | None = None,
     ) -> None:
         self._engine = engine
+        self._tier = tier
         self._controller = controller
         self._overview = overview
         self._peeks = peeks
@@ -188,7 +193,16 @@ class AdminService:
         for queue in info.queue_list:
             if queue.broker_group in self._engine.groups:
                 queue.min_offset = await self._engine.run(queue.broker_group, _reader(stored, queue.group_queue))
+        await asyncio.gather(*(self._fill_stored(stored, queue) for queue in info.queue_list if queue.HasField("min_offset")))
         return admin_pb2.DescribeTopicResponse(topic=info)
+
+    async def _fill_stored(self, stored: str, queue: admin_pb2.QueueInfo) -> None:
+        """Add the first offset in the object store, if it can be told in time; a description needs no store."""
+        if self._tier is None:
+            return
+        with contextlib.suppress(LedgerError, TimeoutError):
+            async with asyncio.timeout(STORED_WITHIN_S):
+                queue.stored_offset = await self._tier.first_offset(queue.broker_group, stored, queue.group_queue)
 
     @_answered
     async def DeleteTopic(self, request: Any, context: ServerCall) -> admin_pb2.DeleteTopicResponse:

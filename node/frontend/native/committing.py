@@ -31,8 +31,11 @@ OFFSETS_MAX = 4096
 class Committer:
     """Commit and Offsets of one node."""
 
-    def __init__(self, engine: Engine, topics: Topics, leaders: Leaders, callers: Callers, joiner: Joiner, forwarder: Forwarder) -> None:
+    def __init__(
+        self, engine: Engine, topics: Topics, leaders: Leaders, callers: Callers, joiner: Joiner, forwarder: Forwarder, *, tiered: bool
+    ) -> None:
         self._engine = engine
+        self._tiered = tiered
         self._topics = topics
         self._leaders = leaders
         self._callers = callers
@@ -66,7 +69,9 @@ class Committer:
         stored, consumer = await self._check(request, caller)
         _raise_refused(await self._engine.call(broker_group, Confirm(self._engine.new_token())), broker_group)
         found = pb.OffsetsResponse()
-        for queue, (committed, begin, end) in enumerate(await self._engine.run(broker_group, _states(stored, consumer))):
+        for queue, (committed, begin, end) in enumerate(
+            await self._engine.run(broker_group, _states(stored, consumer, tiered=self._tiered))
+        ):
             found.queues.add(queue=queue, committed=committed, begin=begin, end=end)
         return found
 
@@ -120,8 +125,8 @@ class Committer:
                 raise fail(Code.PRECONDITION_FAILED, f"{what} of consumer group {owned.consumer_group}")
 
 
-def _states(stored: str, consumer: str) -> Callable[[Any], list[tuple[int, int, int]]]:
-    """Reads committed (−1: none), begin and end of every queue; runs between two turns."""
+def _states(stored: str, consumer: str, *, tiered: bool) -> Callable[[Any], list[tuple[int, int, int]]]:
+    """Reads committed (−1: none), begin and end of every queue; runs between two turns. `tiered`: what was trimmed can still be read."""
 
     def look(hosted: Any) -> list[tuple[int, int, int]]:
         machine = hosted.machine
@@ -129,7 +134,8 @@ def _states(stored: str, consumer: str) -> Callable[[Any], list[tuple[int, int, 
         for queue in range(machine.queues_of(stored)):
             begin = machine.begin(stored, queue)
             committed = machine.offsets.get((consumer, stored, queue))
-            found.append((-1 if committed is None else max(committed, begin), begin, machine.end(stored, queue)))
+            low = machine.floor(stored, queue) if tiered else begin
+            found.append((-1 if committed is None else max(committed, low), begin, machine.end(stored, queue)))
         return found
 
     return look
@@ -140,5 +146,3 @@ def _raise_refused(outcome: object, broker_group: str) -> None:
         if outcome.reason == "not-leader":
             raise Moved(broker_group)
         raise refused(outcome.reason, outcome.detail)
-
-

@@ -416,11 +416,17 @@ class _Stream:
                     self._let_leader_judge()
                     what = f"offset {wanted.offset} is outside of queue {queue} of topic {self._topic}, which holds {begin} to {end}"
                     raise fail(Code.ILLEGAL_OFFSET, f"{what} (exclusive)")
-                return max(begin, wanted.offset)
+                return await self._from(source, begin, queue, wanted.offset)
             case "store_ms":
-                return max(begin, await source.offset_at(self._topic, queue, begin, end, wanted.store_ms))
+                return await source.offset_at(self._topic, queue, begin, end, wanted.store_ms)
             case _:
-                return begin if wanted.earliest else end
+                return await self._from(source, begin, queue, 0) if wanted.earliest else end
+
+    async def _from(self, source: GroupSource, begin: int, queue: int, offset: int) -> int:
+        """The first offset from one on that can be read. Raises LedgerError if the object store has it and cannot be read."""
+        if source.tier is None or offset >= begin:
+            return max(begin, offset)
+        return await source.tier.first_offset(self._group, self._topic, queue, offset)
 
     async def _open_log(self, source: GroupSource) -> LogTail:
         begin, applied = await source.run(lambda hosted: (int(hosted.machine.begin_index), int(hosted.machine.applied_index)))
@@ -428,11 +434,12 @@ class _Stream:
         if not 0 <= first <= applied + 1:
             self._let_leader_judge()
             raise fail(Code.ILLEGAL_OFFSET, f"log index {first} is outside of the log of {self._group}, which holds {begin} to {applied}")
+        first = max(first, begin) if source.tier is None else await source.tier.first_index(self._group, first, begin)
         opened = self._opened(source, applied)
-        opened.begins.add(queue=-1, first_offset=max(first, begin))
+        opened.begins.add(queue=-1, first_offset=first)
         opened.ends.add(queue=-1, first_offset=applied + 1)
         await self._context.write(pb.FetchResponse(opened=opened).SerializeToString())
-        return LogTail(source, max(first, begin), applied + 1 if self._opening.until_end else None)
+        return LogTail(source, first, applied + 1 if self._opening.until_end else None)
 
     def _let_leader_judge(self) -> None:
         """An offset behind the end here may exist at the leader. Raises Moved if another node leads."""

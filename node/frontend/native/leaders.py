@@ -15,9 +15,7 @@ WAIT_S = 1.0
 class Leaders:
     """Belongs to the loop's thread. `believed`: a group's leader as far as this node knows; `endpoint`: a node's address for clients."""
 
-    def __init__(
-        self, node: str, engine: Engine, believed: Callable[[str], str | None], endpoint: Callable[[str], str | None]
-    ) -> None:
+    def __init__(self, node: str, engine: Engine, believed: Callable[[str], str | None], endpoint: Callable[[str], str | None]) -> None:
         self._node = node
         self._engine = engine
         self._believed = believed

@@ -1,6 +1,7 @@
 """One reader's progress through the log itself, entry by entry in log order, all kinds of entries; for administrators.
 
-As in `tailing.py`, it reads the files until it reaches the window of the newest ranges, then the window. One caller at a time.
+As in `tailing.py`, it reads the object store where the local log does not reach, the files until it reaches the window of the newest
+ranges, then the window. One caller at a time.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class LogTail:
                 return [self._answer(self._cut(ranges[0], max_bytes))] if ranges else []
             batch = await self._source.cold(partial(self._source.files.read_log, self._next, max_bytes))
             if batch is None:
+                batch = await self._stored(max_bytes)
+            if batch is None:
                 await self._skip()
                 continue
             if not len(batch.sizes):
@@ -52,8 +55,16 @@ class LogTail:
             return [] if batch is None else [self._answer(self._until_goal(batch))]
         return []
 
+    async def _stored(self, max_bytes: int) -> Batch | None:
+        """The next entries from the object store; None if it does not have them."""
+        tier = self._source.tier
+        piece = None if tier is None else await tier.log(self._source.group, self._next, max_bytes)
+        return None if piece is None else Batch(ALL, self._next, piece.sizes, [piece.data], "stored")
+
     async def _skip(self) -> None:
         begin = await self._source.run(lambda hosted: int(hosted.machine.begin_index))
+        if self._source.tier is not None:
+            begin = await self._source.tier.first_index(self._source.group, self._next, begin)
         if begin <= self._next:
             raise LogDamaged(f"entry {self._next} of the log is missing: audit this replica")
         self._skipped, self._next = self._skipped + begin - self._next, begin

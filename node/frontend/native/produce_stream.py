@@ -39,8 +39,6 @@ WINDOW_FRAMES = 5
 WINDOW_BYTES = 8 << 20
 
 
-
-
 @dataclass(slots=True)
 class _Pending:
     """A frame without an answer."""
@@ -239,4 +237,3 @@ _meters = functools.cache(_Meters)
 
 class _Closed(Exception):
     """The client has closed its side."""
-

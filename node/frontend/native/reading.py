@@ -35,12 +35,14 @@ _LATEST = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The bounds of a topic's queues, as of an applied index. `begins` and `ends` are indexed by queue id."""
+    """The bounds of a topic's queues, as of an applied index. `begins`, `ends` and `floors` are indexed by queue id; `floors`: where the
+    queues would begin if nothing had been trimmed."""
 
     applied_index: int
     begins: tuple[int, ...]
     ends: tuple[int, ...]
     incarnation: int
+    floors: tuple[int, ...]
 
 
 def look(hosted: Any, topic: str) -> Ends | None:
@@ -51,7 +53,8 @@ def look(hosted: Any, topic: str) -> Ends | None:
         return None
     queues = range(config.queues)
     begins = tuple([machine.begin(topic, queue) for queue in queues])
-    return Ends(machine.applied_index, begins, machine.queue_ends()[topic], config.incarnation)
+    floors = tuple([machine.floor(topic, queue) for queue in queues])
+    return Ends(machine.applied_index, begins, machine.queue_ends()[topic], config.incarnation, floors)
 
 
 def waiting(topic: str, queue: int, first: int, stop: int, max_bytes: int, *, anyway: bool = False) -> Callable[[Any], int | Batch | None]:

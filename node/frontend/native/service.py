@@ -33,6 +33,7 @@ from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
+from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.proto import log_pb2
 from ledgermq.proto.status import Code
@@ -61,6 +62,7 @@ class Parts:
     local: LocalReads
     spans: Spans | None = None
     member_liveness_ms: int = 10_000
+    tier: TierReads | None = None
 
 
 class LogService:
@@ -71,7 +73,7 @@ class LogService:
         topics = Topics(parts.metadata)
         self.streams = OpenStreams()
         meter = parts.meters.of(f"Log/{fetching.METHOD}")
-        sources = Sources(parts.engine)
+        sources = Sources(parts.engine, parts.tier)
         self._fetcher = Fetcher(parts.node, topics, sources, parts.leaders, parts.callers, self.streams, meter, parts.local, parts.spans)
         self._joiner = Joiner(
             parts.node,
@@ -84,7 +86,9 @@ class LogService:
             parts.member_liveness_ms,
             time.monotonic_ns,
         )
-        self._committer = Committer(parts.engine, topics, parts.leaders, parts.callers, self._joiner, parts.forwarder)
+        self._committer = Committer(
+            parts.engine, topics, parts.leaders, parts.callers, self._joiner, parts.forwarder, tiered=parts.tier is not None
+        )
         log_ids = self._log_ids = {name: hosted.log_id for name, hosted in parts.hosted.items()}
         self._locator = Locator(parts.cluster_id, log_ids, topics, parts.leaders, parts.callers)
         self._verifier = Verifier(

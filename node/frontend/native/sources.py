@@ -19,6 +19,7 @@ from ledgermq.node.broker.ports import Unreadable, reading
 from ledgermq.node.broker.state.recent import Recent
 from ledgermq.node.frontend.native.reading import Files, files_of, recent_of
 from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.frontend.routing.tier_reads import TierReads
 
 COLD_THREADS = 2
 REST_S = 0.05
@@ -30,11 +31,15 @@ T = TypeVar("T")
 class GroupSource:
     """One broker group, in one life of its replica."""
 
-    def __init__(self, group: str, log_id: str, engine: Engine, threads: ReaderThreads, files: Files, recent: Recent) -> None:
+    def __init__(
+        self, group: str, log_id: str, engine: Engine, threads: ReaderThreads, files: Files, recent: Recent, tier: TierReads | None
+    ) -> None:
         self.group = group
         self.log_id = log_id
         self.files = files
         self.recent = recent
+        self.tier = tier
+        """Reads what local retention has removed; None if it went nowhere else."""
         self.readers = 0
         self._engine = engine
         self._threads = threads
@@ -72,7 +77,12 @@ class GroupSource:
         return await asyncio.get_running_loop().run_in_executor(self._threads.hot, work)
 
     async def offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
-        """The first offset in begin … end−1 that was stored at `store_ms` or later; `end` if there is none."""
+        """The first offset in begin … end−1 that was stored at `store_ms` or later, on this disk or in the store; `end` if there is
+        none."""
+        found = await self._local_offset_at(topic, queue, begin, end, store_ms)
+        return found if self.tier is None else await self.tier.offset_at(self.group, topic, queue, store_ms, found)
+
+    async def _local_offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
         written = await self.run(lambda hosted: int(hosted.store.queues.written_offset(topic, queue)))
         high = max(begin, min(written, end))
         found = await self.cold(lambda: self.files.offset_at(topic, queue, begin, high, store_ms))
@@ -122,8 +132,9 @@ class Waiter:
 class Sources:
     """The sources of one node. Belongs to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, tier: TierReads | None = None) -> None:
         self.engine = engine
+        self._tier = tier
         self._threads = ReaderThreads()
         self._open: dict[str, GroupSource] = {}
         self._waiters: dict[str, dict[Waiter, None]] = {}
@@ -139,7 +150,7 @@ class Sources:
             self.engine.wake(group)
             source = self._open.get(group)
             if source is None:
-                source = self._open[group] = GroupSource(group, log_id, self.engine, self._threads, files, recent)
+                source = self._open[group] = GroupSource(group, log_id, self.engine, self._threads, files, recent, self._tier)
             else:
                 # Another reader opened the source meanwhile.
                 self._release(group, recent)

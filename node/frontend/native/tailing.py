@@ -125,9 +125,10 @@ class QueueTail:
     async def _renew(self) -> None:
         """The topic was created again: its queues continue behind the messages of the former topic."""
         ends = await self._look()
+        begins = ends.begins if self._source.tier is None else ends.floors
         for queue in self._queues:
-            if queue < len(ends.begins):
-                self._skip(queue, ends.begins[queue])
+            if queue < len(begins):
+                self._skip(queue, begins[queue])
             elif self._goals is not None:
                 # The topic has fewer queues now: this one gets no more messages.
                 self._skip(queue, self._goals[queue])
@@ -151,16 +152,31 @@ class QueueTail:
             end, skipped = _end(ends, queue), self._skipped.get(queue, 0)
             found, pos = await self._entries(queue, first, stop, max_bytes, end, skipped)
             if found is None:
+                found, pos = await self._stored(queue, max_bytes, end)
+            if found is None:
                 begins = (await self._look()).begins
                 if not self._skip(queue, begins[queue] if queue < len(begins) else stop):
                     raise LogDamaged(f"message {first} of queue {queue} of topic {self._topic} is missing: audit this replica")
                 heappush(self._behind, (0, queue))
                 continue
+            first = int(self._next[queue])
             self._skipped.pop(queue, None)
             self._next[queue] = first + found.count
             heappush(self._behind, (pos, queue))
             return [found]
         return []
+
+    async def _stored(self, queue: int, max_bytes: int, end: int) -> tuple[Answer | None, int]:
+        """The next entries of a queue from the object store, behind those that total retention removed there, and their log position."""
+        tier = self._source.tier
+        if tier is None:
+            return None, 0
+        found = await tier.entries(self._source.group, self._topic, queue, int(self._next[queue]), max_bytes)
+        if found is None:
+            return None, 0
+        self._skip(queue, found.first)
+        batch = Batch(queue, found.first, found.sizes, found.pieces, "stored", found.pos)
+        return _answer(batch, end, self._skipped.get(queue, 0))
 
     async def _entries(self, queue: int, first: int, stop: int, max_bytes: int, end: int, skipped: int) -> tuple[Answer | None, int]:
         """Entries of a queue from `first` on, and their log position, by which queues are ordered."""

@@ -156,9 +156,7 @@ class Checkpoints:
             raise fail(Code.BAD_REQUEST, f"{what}, which a tree of {request.size} files does not contain")
         proof = await self._read(place, request.index)
         leaf = place.leaf
-        told = pb.SealedFileLeaf(
-            base=leaf.base, first_index=leaf.first, entries=leaf.entries, end_pos=leaf.end, entries_root=leaf.root
-        )
+        told = pb.SealedFileLeaf(base=leaf.base, first_index=leaf.first, entries=leaf.entries, end_pos=leaf.end, entries_root=leaf.root)
         return pb.ProveEntryResponse(
             leaf=told,
             entry=proof.entry,

@@ -6,7 +6,6 @@ node makes another key, and the former one is retired. A damaged file ends the s
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,6 +16,7 @@ from ledgermq.proto.signed_notes import ED25519, VerifierKey
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage import sealed_json
 from ledgermq.storage.errors import Damaged
+from ledgermq.storage.real_disk import replace_file
 
 FILE = "checkpoint-key.json"
 VERSION = 1
@@ -58,24 +58,8 @@ def load_or_make(directory: Path, node: str, cluster_id: str, now_ms: int) -> Si
         private = Ed25519PrivateKey.generate()
         raw = private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
         value = {"v": VERSION, "cluster_id": cluster_id, "node": node, "private": raw.hex(), "created_ms": now_ms}
-        _write(path, sealed_json.encode(value))
+        replace_file(str(path), sealed_json.encode(value), MODE)
         return SigningKey(private, node, cluster_id, now_ms)
     except (Damaged, KeyError, TypeError, ValueError) as error:
         remedy = "restore the file; or remove it, and the node makes another key (checkpoints that it signed stay valid)"
         raise FatalError(ExitCode.DAMAGED, f"{path} cannot be read ({error})", remedy) from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read; complete and durable under its name, or absent."""
-    part = path.with_suffix(".tmp")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "wb") as file:
-        os.fchmod(file.fileno(), MODE)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -181,10 +181,12 @@ class Acknowledger:
 
 def _ack_response(request: pb.AckMessageRequest, found: list[pb.Status]) -> bytes:
     """One result for each entry, in order; the response's own status is the code they have in common."""
-    code = common({status.code for status in found})
-    message = next((status.message for status in found if status.code != pb.OK), "OK")
-    entries = [
-        pb.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
-        for entry, status in zip(request.entries, found, strict=True)
-    ]
-    return pb.AckMessageResponse(status=statuses.status(code, message), entries=entries).SerializeToString()
+    status = statuses.OK
+    if any([each is not statuses.OK for each in found]):
+        message = next((each.message for each in found if each.code != pb.OK), "OK")
+        status = statuses.status(common({each.code for each in found}), message)
+    response = pb.AckMessageResponse()
+    response.status.CopyFrom(status)
+    for entry, each in zip(request.entries, found, strict=True):
+        response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each)
+    return response.SerializeToString()

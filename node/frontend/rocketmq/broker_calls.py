@@ -56,7 +56,12 @@ class Groups:
     async def call(self, broker_group: str, call: Answered, stored_topic: str, deadline: float) -> Any:
         """The result of a call. Raises CallRefused, or LedgerError if the topic did not come into force in time."""
         while True:
-            outcome = await self._once(broker_group, call)
+            try:
+                outcome = await self.engine.call(broker_group, call)
+            except asyncio.CancelledError:
+                if isinstance(call, Receive | Pull):
+                    self.notify(broker_group, CancelReceive(call.token))
+                raise
             if not isinstance(outcome, Refused):
                 return outcome
             if outcome.reason != "unknown-topic" or self._topics.known(stored_topic) is None:
@@ -65,14 +70,6 @@ class Groups:
                 raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored_topic} is being set up in broker group {broker_group}; try again")
             await asyncio.sleep(RETRY_S)
             call = replace(call, token=self.engine.new_token())
-
-    async def _once(self, broker_group: str, call: Answered) -> Any:
-        try:
-            return await self.engine.call(broker_group, call)
-        except asyncio.CancelledError:
-            if isinstance(call, Receive | Pull):
-                self.notify(broker_group, CancelReceive(call.token))
-            raise
 
     def notify(self, broker_group: str, call: Call) -> None:
         self.engine.notify(broker_group, call)

@@ -19,6 +19,7 @@ from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import TIMESTAMP_MAX_MS, Caller, group_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 
@@ -33,10 +34,11 @@ Call = CommitOffset | ReadOffset | FindOffset
 class OffsetKeeper:
     """UpdateOffset, GetOffset and QueryOffset of one node."""
 
-    def __init__(self, topics: Topics, groups: Groups, forwarder: Forwarder) -> None:
+    def __init__(self, topics: Topics, groups: Groups, forwarder: Forwarder, tier: TierReads | None = None) -> None:
         self._topics = topics
         self._groups = groups
         self._forwarder = forwarder
+        self._tier = tier
 
     async def route(self, method: str, data: bytes, caller: Caller, deadline: float) -> bytes:
         """The response of the queue's leader."""
@@ -71,7 +73,7 @@ class OffsetKeeper:
                 raise fail(Code.ILLEGAL_OFFSET, f"the offset is {request.offset}; the first one of a queue is 0")
             return broker_group, stored, CommitOffset(token, group, stored, queue, request.offset)
         if method == GET:
-            return broker_group, stored, ReadOffset(token, group, stored, queue)
+            return broker_group, stored, ReadOffset(token, group, stored, queue, tiered=self._tier is not None)
         policy = request.query_offset_policy
         if policy not in (pb.BEGINNING, pb.END, pb.TIMESTAMP):
             raise fail(Code.BAD_REQUEST, f"the policy {policy} is not known; use BEGINNING, END or TIMESTAMP")
@@ -84,11 +86,20 @@ class OffsetKeeper:
             return pb.UpdateOffsetResponse(status=statuses.OK).SerializeToString()
         assert isinstance(outcome, OffsetRead)
         if method == QUERY:
-            assert outcome.offset is not None, "every queue has a first and an end offset"
-            return pb.QueryOffsetResponse(status=statuses.OK, offset=outcome.offset).SerializeToString()
+            assert outcome.offset is not None and isinstance(call, FindOffset), "every queue has a first and an end offset"
+            offset = await self._below(broker_group, call, outcome.offset)
+            return pb.QueryOffsetResponse(status=statuses.OK, offset=offset).SerializeToString()
         if outcome.offset is None:
             raise fail(Code.OFFSET_NOT_FOUND, "the consumer group has no offset in this queue; store one with UpdateOffset")
         return pb.GetOffsetResponse(status=statuses.OK, offset=outcome.offset).SerializeToString()
+
+    async def _below(self, broker_group: str, call: FindOffset, found: int) -> int:
+        """The offset in a queue that goes on in the object store; `found`: the same on the local disks. Raises LedgerError."""
+        if self._tier is None or call.end:
+            return found
+        if call.store_ms is not None:
+            return await self._tier.offset_at(broker_group, call.topic, call.queue, call.store_ms, found)
+        return await self._tier.first_offset(broker_group, call.topic, call.queue)
 
 
 _REQUESTS: dict[str, Any] = {UPDATE: pb.UpdateOffsetRequest, GET: pb.GetOffsetRequest, QUERY: pb.QueryOffsetRequest}

@@ -95,9 +95,7 @@ class LiteSubscriptions:
         del part.lite_topic_set[:]
         part.lite_topic_set.extend(names)
         until = deadline - DEADLINE_MARGIN_S
-        responses = await self._forwarder.submit(
-            broker_group, METHOD, caller.metadata(), part.SerializeToString(), until, repeatable=True
-        )
+        responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), part.SerializeToString(), until, repeatable=True)
         status = pb.SyncLiteSubscriptionResponse.FromString(responses[0]).status
         if status.code != pb.OK:
             raise fail(status.code, status.message)

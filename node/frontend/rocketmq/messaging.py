@@ -58,6 +58,7 @@ from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.frontend.rocketmq.wire.validation import NODE_BOOT, Caller, caller_of, group_of, topic_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
+from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.node.frontend.security.quotas import Hold
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
@@ -91,6 +92,7 @@ class MessagingService:
         now_ns: Callable[[], int] = time.monotonic_ns,
         access: AccessControl | None = None,
         local: LocalReads | None = None,
+        tier: TierReads | None = None,
     ) -> None:
         self._config = config
         self._access = access or AccessControl()
@@ -112,8 +114,8 @@ class MessagingService:
         self._receiver = Receiver(config, self._topics, self._groups, forwarder, self.clients, handles, now_ns)
         self._acknowledger = Acknowledger(config, self._groups, forwarder, handles)
         self._letters = DeadLetterForwarder(self._groups, forwarder, handles)
-        self._puller = Puller(config, self._topics, self._groups, forwarder, now_ns, local)
-        self._offsets = OffsetKeeper(self._topics, self._groups, forwarder)
+        self._puller = Puller(config, self._topics, self._groups, forwarder, now_ns, local, tier)
+        self._offsets = OffsetKeeper(self._topics, self._groups, forwarder, tier)
         self._lite = LiteSubscriptions(config, self._topics, self._groups, forwarder, lambda: now_ns() / 1e9)
         self._telemetry = Telemetry(config, self._topics, self.clients, self.streams, self._access)
         self._releases: set[asyncio.Task[None]] = set()

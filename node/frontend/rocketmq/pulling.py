@@ -20,12 +20,16 @@ from ledgermq.node.frontend.rocketmq.wire.polling import AFTER_POLL_S, polling_s
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, duration_ms, filter_of, group_of, topic_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
+from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.layout import split_record
 from ledgermq.proto.status import Code, fail
 
 METHOD = "PullMessage"
 BATCH_MAX = 1024
 BATCH_BYTES = 16 << 20
+STORED_READS = 4
+"""How many pieces of a queue in the object store one pull searches for a match."""
 
 
 def failure(status: pb.Status) -> list[bytes]:
@@ -61,8 +65,10 @@ class Puller:
         forwarder: Forwarder,
         now_ns: Callable[[], int],
         local: LocalReads | None = None,
+        tier: TierReads | None = None,
     ) -> None:
         self._local = local
+        self._tier = tier
         self._config = config
         self._topics = topics
         self._groups = groups
@@ -89,9 +95,7 @@ class Puller:
             except CallRefused as refusal:
                 if refusal.refused.reason not in AGAIN:
                     raise
-        return await self._forwarder.submit(
-            broker_group, METHOD, caller.metadata(), data, last, repeatable=True
-        )
+        return await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, last, repeatable=True)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
         """Execute, on this node as leader, a call that another node received."""
@@ -116,6 +120,30 @@ class Puller:
     def _polling_s(self, request: pb.PullMessageRequest, remaining: float | None) -> float:
         return polling_s(duration_ms(request.long_polling_timeout), self._config.delivery.long_poll_max_ms, remaining)
 
+    async def _below(self, tier: TierReads, broker_group: str, call: Pull) -> Pulled | None:
+        """What a pull gets from the object store; None if its offset is not of a message there. Raises LedgerError."""
+        offset = call.offset
+        for _ in range(STORED_READS):
+            found = await tier.entries(broker_group, call.topic, call.queue, offset, call.max_bytes)
+            if found is None:
+                # The local log goes on here.
+                break
+            if found.first != offset:
+                what = f"offset {offset} is outside of queue {call.queue} of topic {call.topic}, which begins with {found.first}"
+                raise fail(Code.ILLEGAL_OFFSET, f"{what} in the object store")
+            offsets: list[int] = []
+            records: list[bytes] = []
+            for at, record in enumerate(found.records(), offset):
+                if len(records) == call.max_messages:
+                    break
+                offset = at + 1
+                if call.filter.matches(record[split_record(record)[3] :]):
+                    offsets.append(at)
+                    records.append(record)
+            if records:
+                return Pulled(tuple(offsets), tuple(records), offset)
+        return None if offset == call.offset else Pulled((), (), offset)
+
     async def _pull(
         self, broker_group: str, stored: str, request: pb.PullMessageRequest, polling: float, deadline: float, cold: Cold | None = None
     ) -> Sequence[bytes]:
@@ -132,7 +160,17 @@ class Puller:
             deadline_ns=self._now_ns() + int(polling * 1e9),
             cold=cold,
         )
-        pulled: Pulled = await self._groups.call(broker_group, call, stored, deadline)
+        try:
+            pulled: Pulled = await self._groups.call(broker_group, call, stored, deadline)
+        except CallRefused as refusal:
+            below = (
+                None
+                if self._tier is None or refusal.refused.reason != "illegal-offset"
+                else await self._below(self._tier, broker_group, call)
+            )
+            if below is None:
+                raise
+            pulled = below
         status = statuses.OK if pulled.records else statuses.status(Code.MESSAGE_NOT_FOUND, "no new message")
         out = [pb.PullMessageResponse(status=status)]
         next_offset, size = pulled.next_offset, 0

@@ -184,8 +184,9 @@ class Receiver:
             return failure(statuses.status(Code.MESSAGE_NOT_FOUND, "no new message"))
         out = [pb.ReceiveMessageResponse(status=statuses.OK).SerializeToString()]
         for lease in received.leases:
-            message = delivering.message(self._handles, broker_group, job.group, job.stored, lease, job.invisible_ms)
-            out.append(pb.ReceiveMessageResponse(message=message).SerializeToString())
+            response = pb.ReceiveMessageResponse()
+            delivering.leased(response.message, self._handles, broker_group, job.group, job.stored, lease, job.invisible_ms)
+            out.append(response.SerializeToString())
         out.append(_time().SerializeToString())
         return out
 

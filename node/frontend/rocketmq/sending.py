@@ -44,7 +44,6 @@ GROUPED = frozenset({TopicKind.FIFO, TopicKind.MIXED})
 """Kinds of topics in which all messages of a message group stay in one queue."""
 
 
-
 class Stored(NamedTuple):
     """A response, its durability class (None unless everything is stored), and the queue of its only message: in its broker group or,
     in the result of `route`, in the topic. Several messages, and one that has no place in its topic yet, have None."""
@@ -208,9 +207,7 @@ class Sender:
         queue = int(bytes(responses[2])) if len(responses) > 2 else None
         return Stored(response, Durability(bytes(responses[1]).decode()), queue)
 
-    async def _produce(
-        self, broker_group: str, messages: Sequence[pb.Message], stored: str, queues: list[int], deadline: float
-    ) -> Stored:
+    async def _produce(self, broker_group: str, messages: Sequence[pb.Message], stored: str, queues: list[int], deadline: float) -> Stored:
         """Store messages in a broker group led here."""
         drafts = [_draft(stored, queue, message) for queue, message in zip(queues, messages, strict=True)]
         if messages[0].system_properties.message_type == pb.TRANSACTION:
@@ -228,9 +225,7 @@ class Sender:
             if fire_ms:
                 # The offset in the message's own topic is not known yet.
                 entry.offset = 0
-                entry.recall_handle = self._recalls.make(
-                    Delayed(broker_group, stored, draft.deliver_ms, fire_ms, offset, entry.message_id)
-                )
+                entry.recall_handle = self._recalls.make(Delayed(broker_group, stored, draft.deliver_ms, fire_ms, offset, entry.message_id))
         queue = None
         if len(messages) == 1 and not response.entries[0].recall_handle and not messages[0].system_properties.lite_topic:
             # A message that was stored before may lie in another queue: the topic may have got more queues since.

@@ -35,9 +35,7 @@ class Standing:
 class LocalReads:
     """The local reads of one node, on the loop's thread. `rules`: the groups that allow them. `age_ns`: as `Freshness.age_ns`, by group."""
 
-    def __init__(
-        self, node: str, rules: Mapping[str, Rules], views: Mapping[str, GroupView], age_ns: Callable[[str], int | None]
-    ) -> None:
+    def __init__(self, node: str, rules: Mapping[str, Rules], views: Mapping[str, GroupView], age_ns: Callable[[str], int | None]) -> None:
         self._node = node
         self._rules = rules
         self._views = views

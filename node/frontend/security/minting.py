@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ledgermq.node.runtime.errors import ConfigError
+from ledgermq.storage.real_disk import replace_file
 
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 AUTHORITY_DAYS = 3650
@@ -39,8 +39,8 @@ def ensure(directory: Path, nodes: Mapping[str, Sequence[str]]) -> list[str]:
         names = _names(name, hosts)
         if not (path.exists() and (directory / f"{name}.key").exists() and _is_good(path, authority, names)):
             certificate, own_key = _signed(name, names, authority, key)
-            _write(directory / f"{name}.key", _pem_of(own_key), 0o600)
-            _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+            replace_file(f"{directory}/{name}.key", _pem_of(own_key), 0o600)
+            replace_file(str(path), certificate.public_bytes(serialization.Encoding.PEM), 0o644)
             made.append(name)
     return made
 
@@ -72,8 +72,8 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         .sign(key, hashes.SHA256())
     )
     if not key_file.exists():
-        _write(key_file, _pem_of(key), 0o600)
-    _write(certificate_file, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        replace_file(str(key_file), _pem_of(key), 0o600)
+    replace_file(str(certificate_file), certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     return certificate, key
 
 
@@ -123,14 +123,3 @@ def _is_good(path: Path, authority: x509.Certificate, names: Sequence[x509.Gener
 
 def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a file atomically: it is complete under its name, or not there at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

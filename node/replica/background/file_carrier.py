@@ -19,7 +19,9 @@ from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, StorageError
 from ledgermq.storage.snapshot import read_snapshots
-from ledgermq.storage.tiered import manifests
+from ledgermq.storage.tiered import index_part, manifests
+from ledgermq.storage.tiered.begins import stored_begin
+from ledgermq.storage.tiered.index_part import IndexBuilder, IndexPart, WrongEntries
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
 from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
 from ledgermq.storage.tiered.transfer import WrongObject, upload, verify
@@ -71,12 +73,16 @@ class FileCarrier:
         if found is None:
             if not uploads:
                 return None
-            self._put_and_compare(key, manifests.encode(mine))
+            self.put_and_compare(key, manifests.encode(mine))
             found = mine
         if replace(found, begin=mine.begin, recovery=mine.recovery) != mine:
             what = f"{self._store.place}/{key} describes another log (cluster {found.cluster_id})"
             raise OtherHistory(f"{what}: set tiered.url to a new prefix")
-        return found
+        return replace(found, begin=self.begin(found.begin))
+
+    def begin(self, known: Begin) -> Begin:
+        """Where the log begins in the store now; `known`: where it began when this node asked last. Raises StoreFailure, Damaged."""
+        return stored_begin(self._store, self._where, known)
 
     def _description(self, key: str) -> StoredLog | None:
         try:
@@ -116,14 +122,16 @@ class FileCarrier:
         if found is None:
             self._upload(content, duty)
         try:
-            self._verify(content, wanted)
-        except WrongObject as wrong:
+            part = self._verify(content, wanted, indexed=found is None)
+        except (WrongObject, WrongEntries) as wrong:
             metrics.TIERED_WRONG.labels(self._group).inc()
             log.error("the object store holds something wrong", group=self._group, reason=str(wrong), remedy="it is uploaded again")
             self._upload(content, duty)
-            self._verify(content, wanted)
-        if found is None:
-            self._put_and_compare(key, manifests.encode(wanted))
+            part = self._verify(content, wanted, indexed=found is None)
+        if part is not None:
+            # Not read back: readers verify it, and make it again if it is wrong.
+            index_part.put(self._store, self._where, wanted, part)
+            self.put_and_compare(key, manifests.encode(wanted))
         return True
 
     def _require_written_again(self, key: str, found: FileManifest, wanted: FileManifest) -> None:
@@ -137,7 +145,7 @@ class FileCarrier:
     def _set_aside(self, key: str, former: FileManifest) -> None:
         """Keep the description of a file that is about to be replaced under another key. Its object has a key of its own and stays."""
         aside = f"{key.removesuffix('.json')}-{former.sha256}.former"
-        self._put_and_compare(aside, manifests.encode(former))
+        self.put_and_compare(aside, manifests.encode(former))
         log.warning("last file in the object store replaced", group=self._group, base=former.base, entries=former.last, kept=aside)
 
     def _manifest(self, key: str) -> FileManifest | None:
@@ -155,9 +163,13 @@ class FileCarrier:
         self._piece_s = time.monotonic()
         upload(self._store, key, self._disk, duty.path, duty.manifest.sha256, lambda length: self._step("written", length))
 
-    def _verify(self, key: str, wanted: FileManifest) -> None:
+    def _verify(self, key: str, wanted: FileManifest, *, indexed: bool) -> IndexPart | None:
+        """Read the object back; with `indexed`, make its index part on the way."""
         self._piece_s = time.monotonic()
-        verify(self._store, key, wanted.size, wanted.sha256, lambda length: self._step("read", length))
+        builder = IndexBuilder(wanted) if indexed else None
+        see = (lambda piece: None) if builder is None else builder.add
+        verify(self._store, key, wanted.size, wanted.sha256, lambda length: self._step("read", length), see)
+        return None if builder is None else builder.finish()
 
     def _step(self, direction: str, length: int) -> None:
         metrics.TIERED_BYTES.labels(self._group, direction).inc(length)
@@ -166,7 +178,8 @@ class FileCarrier:
             raise Stopped
         self._piece_s = time.monotonic()
 
-    def _put_and_compare(self, key: str, data: bytes) -> None:
+    def put_and_compare(self, key: str, data: bytes) -> None:
+        """Write a small object and read it back. Raises WrongObject, StoreFailure."""
         self._store.put(key, data)
         try:
             found = self._store.get(key)
@@ -190,6 +203,6 @@ class FileCarrier:
             log.error("the object store holds something wrong", group=self._group, reason=str(damage), remedy="it is uploaded again")
         for _, value in read_snapshots(self._disk, state_directory):
             if int(value["applied_index"]) >= begin_index - 1:
-                self._put_and_compare(key, sealed_json.encode(value))
+                self.put_and_compare(key, sealed_json.encode(value))
                 return True
         return False

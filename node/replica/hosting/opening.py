@@ -272,7 +272,6 @@ def _compare_members(config: NodeConfig, group: BrokerGroup, members: Members) -
             member=config.node in members.nodes,
         )
 
-
     if members.voters and members.rule is not Rule.ALL and members.rule is not _rule(group):
         log.warning(
             "the configuration names another kind of replication than the log; the log decides",

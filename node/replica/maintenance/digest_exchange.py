@@ -107,9 +107,7 @@ class _Watch:
 class DigestExchange:
     """The digest exchange of all groups of one node. Methods belong to the loop's thread."""
 
-    def __init__(
-        self, config: NodeConfig, disk: Disk, hosted: Mapping[str, ReplicaHost], engine: Engine, forwarder: PeerCaller
-    ) -> None:
+    def __init__(self, config: NodeConfig, disk: Disk, hosted: Mapping[str, ReplicaHost], engine: Engine, forwarder: PeerCaller) -> None:
         self._config = config
         self._disk = disk
         self._hosted = hosted
@@ -212,9 +210,7 @@ class DigestExchange:
             watch.unrecorded[file.base] = file, now_s
         watch.digests.keep_from(look.begin_pos)
         watch.unknown = {base for base in watch.unknown if base >= look.begin_pos}
-        watch.unrecorded = {
-            base: seen for base, seen in watch.unrecorded.items() if base >= look.begin_pos and base not in look.seals
-        }
+        watch.unrecorded = {base: seen for base, seen in watch.unrecorded.items() if base >= look.begin_pos and base not in look.seals}
         watch.disputed = {base: values for base, values in watch.disputed.items() if base in watch.unrecorded}
         watch.own_roots &= watch.unrecorded.keys()
 

@@ -3,7 +3,10 @@
 Per group one task looks for the first sealed file that this node has not verified in the store yet, and has the worker thread carry it
 (`node/replica/background/file_carrier.py`). The position behind the last verified file is the replica's pin `store`: retention and trimming
 respect it like any other pin, and this module removes nothing. The leader uploads. A follower waits for it for a while and then uploads
-itself, because every upload of a file has the same bytes and the same key. Nothing else in the node asks what the store holds.
+itself, because every upload of a file has the same bytes and the same key.
+
+The task also links the manifests in the store to the replica's log (`storage/tiered/catalogue.py`). Readers use them through `reader`; no
+turn and no pin asks what the store holds.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ledgermq.node.replica.background.file_carrier import Duty, FileCarrier, OtherHistory, Stopped
@@ -22,7 +25,7 @@ from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.retention.retention_facts import file_at
-from ledgermq.node.replica.retention.retention_rules import STORE, LogFile, Pin
+from ledgermq.node.replica.retention.retention_rules import HOUR_MS, STORE, Level, LogFile, Pin, Watermarks
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
@@ -33,16 +36,28 @@ from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, StorageError, UnknownFormat, is_no_space, lacks_descriptors
 from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.recovered import read_recovery
+from ledgermq.storage.snapshot import read_snapshots
 from ledgermq.storage.store import GroupStore
+from ledgermq.storage.tiered import catalogue, manifests
+from ledgermq.storage.tiered.catalogue import Catalogue
 from ledgermq.storage.tiered.controller_files import ControllerFiles, fingerprint, pack, read_files
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog, controller_key
 from ledgermq.storage.tiered.object_store import ObjectStore, StoreFailure
+from ledgermq.storage.tiered.range_cache import RangeCache
+from ledgermq.storage.tiered.tier_reader import AHEAD, Ranges, TierReader
+from ledgermq.storage.tiered.total_retention import TotalLimits, TotalRetention, due
+from ledgermq.storage.tiered.transfer import WrongObject
 
 NOTE_FILE = "tiered"
 NOTE_VERSION = 1
 PATIENCE_RETRIES = 6
 """A follower uploads a file itself when it has waited for this many times `tiered.retry_ms`."""
 CONTROLLER_EVERY_S = 10.0
+TOTAL_EVERY_S = 60.0
+"""How often the leader looks for files that total retention removes, if no other file was stored, and how often every node asks where the
+log begins in the store."""
+CACHE = "tiered-cache"
+"""The folder of the node's directory with ranges of objects that readers need."""
 NO_DIGEST = "a majority has not reported its digest yet"
 NOT_UPLOADED = "the leader has not uploaded it yet"
 
@@ -52,12 +67,19 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TieredState:
-    """What operators see of one replica: how many sealed files here this node has not verified in the store, and why the first waits."""
+    """What operators see of one replica: how many sealed files here this node has not verified in the store, and why the first waits; what
+    readers find there through this node, and why that is not everything."""
 
     verified_pos: int
     waiting_files: int
     waiting_bytes: int
     waits_for: str | None
+    stored_files: int
+    stored_bytes: int
+    stored_from_index: int | None
+    unreadable: str | None
+    not_removed: str | None
+    """What total retention waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +97,29 @@ class _Look:
     before: tuple[int, int] | None
     """Term and chain CRC of the entry before that file."""
     sha256: str | None
+    keep_from: int
+    """Total retention keeps what is from here on: the log by its records, and what readers pin."""
 
 
 @dataclass(slots=True)
 class _Watch:
     """The state for one run of one group."""
 
+    group: str
     life: int
     carrier: FileCarrier
+    catalogue: Catalogue
+    reader: TierReader
+    total: TotalRetention
+    look: _Look | None = None
+    """The last look."""
+    link_at_s: float = 0.0
+    begin_at_s: float = 0.0
+    total_at_s: float = 0.0
+    """Until then total retention waits, if this node still leads and no other file was stored."""
+    total_last: int = -1
+    """The last stored entry when it looked last."""
+    not_removed: str | None = None
     stored: StoredLog | None = None
     """What the store says of the log; None until it was asked."""
     verified_pos: int = 0
@@ -117,6 +154,17 @@ class Tiering:
         self._now_ms = now_ms
         self._now_s = now_s
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="tiered")
+        self._ahead = ThreadPoolExecutor(AHEAD, thread_name_prefix="tiered-ahead")
+        own = config.retention
+        marks = Watermarks(own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes)
+        data = str(config.data.absolute())
+
+        def crowded() -> bool:
+            return marks.level(disk.total_bytes(data), disk.free_bytes(data)) >= Level.WARN
+
+        total = config.tiered.retention
+        self._limits = TotalLimits(int(total.hours * HOUR_MS), total.max_bytes)
+        self._ranges = Ranges(store, RangeCache(disk, f"{data}/{CACHE}", config.tiered.cache_bytes, crowded), self._ahead)
         self._watches: dict[str, _Watch] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._controller_sent = ""
@@ -146,7 +194,8 @@ class Tiering:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        await asyncio.to_thread(self._worker.shutdown)
+        for pool in (self._worker, self._ahead):
+            await asyncio.to_thread(pool.shutdown, cancel_futures=True)
 
     def state(self, group: str) -> TieredState | None:
         """For the status; None while the group does not run here."""
@@ -154,7 +203,15 @@ class Tiering:
         if watch is None or hosted is None or hosted.state is not State.RUNNING:
             return None
         size = hosted.running.store.identity.data_file_bytes
-        return TieredState(watch.verified_pos, watch.waiting_bytes // size, watch.waiting_bytes, watch.waits_for)
+        files = watch.reader.files
+        readable = len(files), len(files) * size, files[0].first if files else None, watch.reader.problem or None, watch.not_removed
+        return TieredState(watch.verified_pos, watch.waiting_bytes // size, watch.waiting_bytes, watch.waits_for, *readable)
+
+    def reader(self, group: str) -> TierReader | None:
+        """The reader of the stored files of a group; None while it does not run here."""
+        watch, hosted = self._watches.get(group), self._hosted.get(group)
+        running = watch is not None and hosted is not None and hosted.state is State.RUNNING and hosted.boots == watch.life
+        return watch.reader if watch is not None and running else None
 
     async def _work(self, group: str) -> None:
         while True:
@@ -171,20 +228,96 @@ class Tiering:
     # -- one check
 
     async def check(self, group: str) -> None:
-        """Carry files until none is left or one has to wait. Raises LedgerError while the group does not run."""
+        """Carry files until none is left or one has to wait, and link what the store holds. Raises LedgerError while the group does not
+        run."""
         watch = self._watch(group)
-        if self._now_s() < watch.retry_at_s:
+        if self._now_s() >= watch.retry_at_s:
+            try:
+                while await self._advance(group, watch):
+                    pass
+            except Stopped:
+                return
+            except FileNotFoundError:
+                # Trimmed by a repair or an installation meanwhile; the next check looks again.
+                return
+            except (StorageError, OSError) as error:
+                self._failed(group, watch, error)
+        await self._retain(watch)
+        await self._link(watch)
+        await self._on_thread(self._ranges.cache.give_way)
+
+    async def _link(self, watch: _Watch) -> None:
+        """Link manifests, so that readers find what the store holds. No pin depends on it."""
+        reader, look = watch.reader, watch.look
+        if watch.stored is None or look is None:
+            reader.problem = watch.waits_for or reader.problem
+            return
+        if self._now_s() < watch.link_at_s:
             return
         try:
-            while await self._advance(group, watch):
-                pass
-        except Stopped:
-            return
-        except FileNotFoundError:
-            # Trimmed by a repair or an installation meanwhile; the next check looks again.
-            return
+            if self._limits.max_age_ms or self._limits.max_bytes:
+                await self._renew_begin(watch, watch.stored, every_s=TOTAL_EVERY_S)
+            begin = watch.stored.begin
+            reader.whole = await self._on_thread(lambda: watch.catalogue.link(look.begin, begin, watch.verified_pos))
+            reader.problem = "" if reader.whole else "it is still reading the manifests"
         except (StorageError, OSError) as error:
-            self._failed(group, watch, error)
+            await self._not_linked(watch, watch.stored, error)
+        reader.take(watch.catalogue.files)
+
+    async def _renew_begin(self, watch: _Watch, stored: StoredLog, every_s: float) -> bool:
+        """Ask where the log begins in the store. Returns whether it has moved. Raises StoreFailure, Damaged."""
+        if self._now_s() < watch.begin_at_s:
+            return False
+        begin = await self._on_thread(lambda: watch.carrier.begin(stored.begin))
+        watch.begin_at_s = self._now_s() + every_s
+        watch.stored = replace(stored, begin=begin)
+        return begin != stored.begin
+
+    async def _not_linked(self, watch: _Watch, stored: StoredLog, error: Exception) -> None:
+        try:
+            watch.begin_at_s = 0.0
+            if isinstance(error, WrongObject) and await self._renew_begin(watch, stored, every_s=0.0):
+                # The leader has removed the file meanwhile.
+                return
+        except (StorageError, OSError) as again:
+            error = again
+        watch.reader.whole, watch.reader.problem = False, str(error)
+        watch.link_at_s = self._now_s() + self._config.tiered.retry_ms / 1000
+        metrics.TIERED_FAILURES.labels(watch.group, type(error).__name__).inc()
+        if isinstance(error, WrongObject):
+            metrics.TIERED_WRONG.labels(watch.group).inc()
+
+    # -- total retention
+
+    async def _retain(self, watch: _Watch) -> None:
+        """As leader, remove from the store what is due there: only files before the begin of the log by its records, and none that a pin
+        holds."""
+        stored, files = watch.stored, watch.reader.files
+        if not (self._limits.max_age_ms or self._limits.max_bytes) or stored is None or not files or not watch.reader.whole:
+            return
+        if self._now_s() < watch.total_at_s and files[-1].last == watch.total_last:
+            return
+        look: _Look = await self._engine.run(watch.group, _looking(watch.verified_pos))
+        if not look.leads:
+            watch.not_removed = None
+            return
+        begin, waits_for = due(files, self._limits, self._now_ms(), look.keep_from), None
+        watch.total_at_s = self._now_s() + TOTAL_EVERY_S
+        try:
+            if begin is None:
+                await self._on_thread(lambda: watch.total.clean(stored.begin.pos))
+            else:
+                waits_for = await self._on_thread(lambda: watch.total.remove(begin, files[-1].last))
+                if waits_for is None:
+                    watch.stored = replace(stored, begin=begin)
+                    log.info("log files removed from the object store", group=watch.group, begins_with=begin.index)
+        except (StorageError, OSError) as error:
+            waits_for = str(error)
+            watch.total_at_s = self._now_s() + self._config.tiered.retry_ms / 1000
+            metrics.TIERED_FAILURES.labels(watch.group, type(error).__name__).inc()
+            if watch.not_removed != waits_for:
+                log.warning("nothing removed from the object store", group=watch.group, reason=waits_for)
+        watch.total_last, watch.not_removed = files[-1].last, waits_for
 
     def _failed(self, group: str, watch: _Watch, error: Exception) -> None:
         kind = type(error).__name__
@@ -206,14 +339,21 @@ class Tiering:
             store = hosted.running.store
             rate = self._config.tiered.bytes_per_s
             carrier = FileCarrier(self._store, self._disk, group, store.identity.log_id, rate)
-            known = self._watches[group] = _Watch(hosted.boots, carrier)
+            where = manifests.folder(group, store.identity.log_id)
+            place = self._disk, f"{store.state_directory}/{catalogue.FILE}", self._store, where
+            linked = Catalogue(*place, store.identity.log_id, store.identity.data_file_bytes)
+            reader = TierReader(self._ranges, where, store.identity.data_file_bytes, _Events(group))
+            directory = store.state_directory
+            snapshots = lambda: [value for _, value in read_snapshots(self._disk, directory)]  # noqa: E731
+            total = TotalRetention(self._store, where, snapshots, carrier.put_and_compare)
+            known = self._watches[group] = _Watch(group, hosted.boots, carrier, linked, reader, total)
         return known
 
     async def _advance(self, group: str, watch: _Watch) -> bool:
         """Carry one file. Returns whether there may be another one."""
         look: _Look = await self._engine.run(group, _looking(watch.verified_pos))
         store = self._hosted[group].running.store
-        watch.waiting_bytes = look.waiting_bytes
+        watch.look, watch.waiting_bytes = look, look.waiting_bytes
         if look.file is not None and watch.waiting_since_s is None:
             watch.waiting_since_s = self._now_s()
         if look.begin.pos > watch.verified_pos:
@@ -235,6 +375,7 @@ class Tiering:
         duty = Duty(path, manifest, look.leads or self._out_of_patience(watch))
         if not await self._on_thread(lambda: watch.carrier.carry(duty)):
             return self._waits(group, watch, NOT_UPLOADED)
+        watch.catalogue.add(manifest)
         watch.verified_pos, watch.waits_for = manifest.next_base, None
         watch.waiting_since_s = watch.unuploaded_since_s = None
         watch.waiting_bytes -= manifest.size
@@ -265,6 +406,7 @@ class Tiering:
         if stored is None:
             return self._waits(group, watch, NOT_UPLOADED)
         noted = await self._on_thread(lambda: self._read_note(store))
+        await self._on_thread(watch.catalogue.load)
         if noted < look.begin.pos > stored.begin.pos:
             await self._on_thread(lambda: watch.carrier.require_link(look.begin, stored.data_file_bytes))
         watch.verified_pos = max(noted, look.begin.pos, stored.begin.pos)
@@ -339,6 +481,24 @@ class Tiering:
             self._controller_sent = found
 
 
+class _Events:
+    """What readers of one group tell, from their threads."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def wrong(self, what: str) -> None:
+        metrics.TIERED_WRONG.labels(self._group).inc()
+        log.error("the object store holds something wrong", group=self._group, reason=what, remedy="ledgermq restore --check names it")
+
+    def fetched(self, size: int) -> None:
+        metrics.TIERED_BYTES.labels(self._group, "served").inc(size)
+
+    def not_stored(self, error: StoreFailure) -> None:
+        metrics.TIERED_FAILURES.labels(self._group, type(error).__name__).inc()
+        log.warning("index part not stored", group=self._group, reason=str(error))
+
+
 def _looking(verified_pos: int) -> Callable[[OpenReplica], _Look]:
     def look(running: OpenReplica) -> _Look:
         entries, retained = running.store.log, running.machine.retained
@@ -361,6 +521,7 @@ def _looking(verified_pos: int) -> Callable[[OpenReplica], _Look]:
             file,
             before,
             sha256,
+            min([retained.begin_pos, *running.pins.held()]),
         )
 
     return look
@@ -370,6 +531,4 @@ def _manifest(log_id: str, look: _Look) -> FileManifest:
     file, before, sha256 = look.file, look.before, look.sha256
     assert file is not None and before is not None and sha256 is not None
     entries = file.first_index, file.last_index, file.end_pos
-    return FileManifest(
-        log_id, file.base, file.size, *entries, *before, file.last_term, file.last_chain, file.last_store_ms, sha256
-    )
+    return FileManifest(log_id, file.base, file.size, *entries, *before, file.last_term, file.last_chain, file.last_store_ms, sha256)

@@ -72,6 +72,10 @@ class PinBook:
         own = [] if self.store is None else [self.store.pos]
         return min(own + [held.pos for held in self._held.values()], default=None)
 
+    def held(self) -> list[int]:
+        """The positions from which external clients hold the log; a pin may have run out since."""
+        return [held.pos for held in self._held.values()]
+
     def _forget(self, now_ns: int) -> None:
         for pin in [pin for pin, held in self._held.items() if held.until_ns <= now_ns]:
             del self._held[pin]

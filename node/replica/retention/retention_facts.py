@@ -111,7 +111,6 @@ class FileBook:
             return self._machine.begin_pos
         return self._log.pos_of(min(index, self._log.end_index) + 1)
 
-
     def store_ms(self, index: int) -> int:
         """The store time of an entry of this log; for a trimmed entry, that of the first one that is kept."""
         return last_store_ms(self._log.read(min(max(index, self._machine.begin_index), self._log.end_index), 1))

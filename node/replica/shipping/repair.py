@@ -333,9 +333,7 @@ class Repair(PeerFetch):
     def _anchor(self, stretch: _Stretch) -> bool:
         """No peer's entries lead to the next valid local entry or to the mark: choose a peer with a proven history, and overwrite valid
         local entries too. Returns False if there is no such peer, or no contradiction to settle."""
-        contradiction = self._point.pos >= self._noted_mark.end_pos or any(
-            missing.why is Why.DIFFERS for missing in stretch.tried.values()
-        )
+        contradiction = self._point.pos >= self._noted_mark.end_pos or any(missing.why is Why.DIFFERS for missing in stretch.tried.values())
         for peer in self._others:
             facts = self._facts.get(peer)
             if facts is None or peer in stretch.anchors or not (contradiction or self._contradicts(facts)):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from ledgermq.node.broker.calls.consumer_calls import Handle, Lease
 from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
@@ -14,17 +18,18 @@ from ledgermq.proto.properties import fill_message
 
 def pulled(topic: str, queue: int, offset: int, stored: bytes) -> pb.Message:
     """A message without a lease: the record's contents, digest, encoding, queue and offset."""
-    out = _content(topic, decode_record(stored))
-    system = out.system_properties
-    system.queue_id = queue
-    system.queue_offset = offset
+    out = pb.Message()
+    _pulled(out, topic, queue, offset, stored)
     return out
 
 
-def message(handles: Handles, broker_group: str, consumer_group: str, topic: str, lease: Lease, invisible_ms: int | None) -> pb.Message:
-    """A leased message with everything that official clients need: digest, encoding, handle, attempt, times, queue and offset."""
+def leased(
+    out: pb.Message, handles: Handles, broker_group: str, consumer_group: str, topic: str, lease: Lease, invisible_ms: int | None
+) -> None:
+    """Make an empty message a leased one, with everything that official clients need: digest, encoding, handle, attempt, times, queue and
+    offset. It is filled in place because a message is copied when it is put into a response."""
     topic = lease.topic or topic
-    out = pulled(topic, lease.queue, lease.queue_offset, lease.record)
+    _pulled(out, topic, lease.queue, lease.queue_offset, lease.record)
     system = out.system_properties
     system.delivery_attempt = lease.attempt
     system.receipt_handle = handles.make(
@@ -32,24 +37,43 @@ def message(handles: Handles, broker_group: str, consumer_group: str, topic: str
     )
     if invisible_ms is not None:
         system.invisible_duration.FromMilliseconds(invisible_ms)
-    return out
 
 
 def undecided(topic: str, record: Record) -> pb.Message:
     """A half message for the producer that is asked to decide it: complete, but without a handle to acknowledge."""
-    return _content(topic, record)
+    out = pb.Message()
+    _fill(out, topic, record)
+    return out
 
 
-def _content(topic: str, record: Record) -> pb.Message:
+def _pulled(out: pb.Message, topic: str, queue: int, offset: int, stored: bytes) -> None:
+    _fill(out, topic, decode_record(stored))
+    system = out.system_properties
+    system.queue_id = queue
+    system.queue_offset = offset
+
+
+def _fill(out: pb.Message, topic: str, record: Record) -> None:
     """The contents of a message, which do not depend on its place or its receiver."""
     record = plain(record)
-    namespace, name = parse_stored(parent_of(topic))
-    out = pb.Message(topic=pb.Resource(resource_namespace=namespace, name=name), body=record.body)
+    resource, system = out.topic, out.system_properties
+    resource.resource_namespace, resource.name = _named(topic)
+    out.body = record.body
     fill_message(record.properties, out)
-    system = out.system_properties
-    system.body_digest.type = pb.MD5
-    system.body_digest.checksum = md5(record.body)
-    system.born_timestamp.FromMilliseconds(min(max(record.born_ms, 0), TIMESTAMP_MAX_MS))
-    system.store_timestamp.FromMilliseconds(record.store_ms)
+    digest = system.body_digest
+    digest.type, digest.checksum = pb.MD5, md5(record.body)
+    _set_time(system.born_timestamp, min(max(record.born_ms, 0), TIMESTAMP_MAX_MS))
+    _set_time(system.store_timestamp, record.store_ms)
     system.store_host = record.store_host
-    return out
+
+
+def _set_time(out: Timestamp, ms: int) -> None:
+    """`out.FromMilliseconds`, which costs four times as much."""
+    out.seconds, rest = divmod(ms, 1000)
+    out.nanos = rest * 1_000_000
+
+
+@lru_cache(maxsize=256)
+def _named(topic: str) -> tuple[str, str]:
+    """(namespace, name) by which clients know a stored topic."""
+    return parse_stored(parent_of(topic))

@@ -1,0 +1,41 @@
+"""Where a log begins in the object store: as its description says, or behind what total retention has removed since (format §21).
+
+A begin has a key of its own, and the highest one counts. So leaders that overlap, and writes that arrive late, never move the begin back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from ledgermq.storage import sealed_json
+from ledgermq.storage.begin import Begin
+from ledgermq.storage.errors import Damaged, UnknownFormat
+from ledgermq.storage.mapped_files import file_name, parse_name
+from ledgermq.storage.tiered.object_store import ObjectStore
+
+VERSION = 1
+FOLDER = "begins"
+
+
+def begin_key(where: str, pos: int) -> str:
+    return f"{where}/{FOLDER}/{file_name(pos)}"
+
+
+def stored_begin(store: ObjectStore, where: str, described: Begin) -> Begin:
+    """Where the log begins in the store; `described`: where it began when its description was written. Raises StoreFailure, Damaged,
+    UnknownFormat."""
+    found = sorted(pos for key in store.list(f"{where}/{FOLDER}") if (pos := parse_name(key.rpartition("/")[2])) is not None)
+    if not found or found[-1] <= described.pos:
+        return described
+    key = begin_key(where, found[-1])
+    value = sealed_json.decode(store.get(key), key)
+    if value.pop("v", None) != VERSION:
+        raise UnknownFormat(f"{key} was written by another version of LedgerMQ: use the program that wrote it")
+    try:
+        return Begin(**value)
+    except TypeError as error:
+        raise Damaged(f"{key} lacks fields, or has unknown ones ({error})") from error
+
+
+def encode(begin: Begin) -> bytes:
+    return sealed_json.encode({"v": VERSION, **asdict(begin)})

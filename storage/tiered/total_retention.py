@@ -1,0 +1,111 @@
+"""Total retention: removes the oldest log files from the object store, in an order that leaves a store from which the log can be restored
+after every single request.
+
+Invariant: at any moment, the files from the begin in the store on are all there, with their manifests, and if the begin is not entry 0, a
+snapshot is there that covers everything before it and nothing behind the last file. So: first the snapshot, then the begin, then what is
+before it. Nobody looks for anything before the begin, so that the order of those deletions does not matter, and what an interruption leaves
+goes with the next removal. Repetitions, and two leaders who overlap, change nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ledgermq.storage import sealed_json
+from ledgermq.storage.begin import Begin
+from ledgermq.storage.mapped_files import parse_name
+from ledgermq.storage.tiered import begins, manifests
+from ledgermq.storage.tiered.manifests import FileManifest
+from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
+
+NEXT_SNAPSHOT = "snapshot.next"
+"""A snapshot that waits until the stored files reach it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TotalLimits:
+    """What the store keeps of a log; 0: no such limit."""
+
+    max_age_ms: int = 0
+    max_bytes: int = 0
+
+
+def due(files: Sequence[FileManifest], limits: TotalLimits, now_ms: int, keep_from: int) -> Begin | None:
+    """Where the log shall begin in the store; None if nothing is due. `files`: all that are stored, oldest first. Nothing at `keep_from` or
+    behind it goes, and never the last file."""
+    size = sum(file.size for file in files)
+    found = None
+    for file in files[:-1]:
+        old = limits.max_age_ms and now_ms - file.last_store_ms > limits.max_age_ms
+        if file.next_base > keep_from or not (old or (limits.max_bytes and size > limits.max_bytes)):
+            break
+        size -= file.size
+        found = file.behind
+    return found
+
+
+class TotalRetention:
+    """The store of one log, for the leader of its broker group. Methods block, and can be repeated after any error."""
+
+    def __init__(
+        self, store: ObjectStore, where: str, snapshots: Callable[[], Sequence[dict[str, Any]]], put: Callable[[str, bytes], None]
+    ):
+        """`snapshots`: those of this replica, the newest first. `put`: writes an object and reads it back."""
+        self._store = store
+        self._where = where
+        self._snapshots = snapshots
+        self._put = put
+        self._cleaned = 0
+        """Before this position everything was removed."""
+
+    def remove(self, begin: Begin, last: int) -> str | None:
+        """Remove everything before `begin`. `last`: the last stored entry. Returns what it waits for; None if it is done. Raises
+        StoreFailure, WrongObject, Damaged, OSError."""
+        waits_for = self._cover(begin.index, last) if begin.index > 0 else None
+        if waits_for is not None:
+            return waits_for
+        self._put(begins.begin_key(self._where, begin.pos), begins.encode(begin))
+        self.clean(begin.pos)
+        return None
+
+    def clean(self, pos: int) -> None:
+        """Remove what is left of the files before the begin, which is at `pos`; asks only if that was not done yet. Raises StoreFailure."""
+        if pos <= self._cleaned:
+            return
+        for key in self._store.list(self._where):
+            base = _base(key, self._where)
+            if base is not None and base < pos:
+                self._store.delete(key)
+        self._cleaned = pos
+
+    def _cover(self, index: int, last: int) -> str | None:
+        """Ensure that the store has a snapshot of what is before entry `index`, and of nothing behind entry `last`."""
+        stored = self._stored(manifests.SNAPSHOT_FILE)
+        if stored is not None and index - 1 <= stored["applied_index"] <= last:
+            return None
+        waiting = self._stored(NEXT_SNAPSHOT)
+        fitting = [value for value in (waiting, *self._snapshots()) if value is not None and value["applied_index"] >= index - 1]
+        if not fitting:
+            return "a snapshot of this node"
+        value = min(fitting, key=lambda value: int(value["applied_index"]))
+        if value["applied_index"] > last:
+            if value is not waiting:
+                self._put(f"{self._where}/{NEXT_SNAPSHOT}", sealed_json.encode(value))
+            return f"the file with entry {value['applied_index']}, to which the snapshot reaches"
+        self._put(f"{self._where}/{manifests.SNAPSHOT_FILE}", sealed_json.encode(value))
+        return None
+
+    def _stored(self, name: str) -> dict[str, Any] | None:
+        key = f"{self._where}/{name}"
+        try:
+            return sealed_json.decode(self._store.get(key), key)
+        except ObjectMissing:
+            return None
+
+
+def _base(key: str, where: str) -> int | None:
+    """The position to which an object belongs: a log file, a manifest, an index part, or a begin; None for other objects."""
+    name = key.removeprefix(f"{where}/").removeprefix(f"{begins.FOLDER}/")
+    return parse_name(name[:20])

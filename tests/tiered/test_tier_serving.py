@@ -1,0 +1,311 @@
+"""What clients read below the local begin: a replica whose local log was trimmed, its store in memory, and the reads of its services."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ledgermq.node.broker.calls.read_calls import Pull, ReadOffset
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.frontend.admin.group_queries import GroupQueries
+from ledgermq.node.frontend.admin.group_reads import ReadThrough
+from ledgermq.node.frontend.admin.peeks import Peeks
+from ledgermq.node.frontend.native.log_tail import LogTail
+from ledgermq.node.frontend.native.reading import look
+from ledgermq.node.frontend.native.sources import Sources, Waiter
+from ledgermq.node.frontend.native.tailing import QueueTail
+from ledgermq.node.frontend.rocketmq.pulling import Puller
+from ledgermq.node.frontend.routing.tier_reads import FAILED_S, TierReads
+from ledgermq.proto import admin_pb2, log_pb2, peer_pb2
+from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.status import Code, LedgerError
+from ledgermq.proto.types import Draft
+from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.tiered.range_cache import RangeCache
+from ledgermq.storage.tiered.tier_reader import Ranges, TierReader
+from tests.tiered.stored_log import Now
+from tests.tiered.test_tiered_carrying import SIZE, TieredStage
+
+
+class Served:
+    """A leading replica with three files in the store only, and more on its disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self.one = TieredStage(directory, files=0)
+        self.driver = self.one.stage.driver
+        self.entries: list[bytes] = []
+        self.fill(3 * SIZE + 1000)
+        self.one.carry_all()
+        self.one.carry_all()
+        self.read_local()
+        self.one.retain()
+        self.one.check()
+        self.fill(4 * SIZE + 1000)
+        self.read_local()
+        # The last stored file is on the disk, too.
+        self.one.carry_all()
+        self.engine: Any = self.one.stage.engine
+        self.engine.views = {}
+        self.engine.on_view = self.engine.on_hidden = lambda listener: None
+        self.now_s = 100.0
+        self.tier = TierReads(self.engine, self.one.tiering.reader, lambda: self.now_s)
+
+    def fill(self, end: int) -> None:
+        """Messages up to a position of the log."""
+        log = self.driver.group.store.log
+        while log.end_pos < end:
+            at = self.driver.group.machine.end("t", 0)
+            drafts = [
+                Draft("t", 0, b"%06d" % n * 100, encode(Fields(message_id=f"id-{n}", keys=(f"k{n % 5}",), tag=f"tag{n % 3}")), 1)
+                for n in range(at, at + 4)
+            ]
+            assert isinstance(self.driver.call(lambda token, drafts=drafts: Produce(token, drafts)), Produced)
+            self.driver.turn()
+
+    def read_local(self) -> None:
+        log = self.driver.group.store.log
+        while len(self.entries) <= log.end_index:
+            found = log.read(len(self.entries), 1 << 20)
+            self.entries += [bytes(found.data[s : s + n]) for s, n in zip(found.starts.tolist(), found.sizes.tolist(), strict=True)]
+
+    @property
+    def written(self) -> list[bytes]:
+        """The entries of queue 0 of topic t."""
+        return [entry for entry in self.entries if decode_record(entry[48:]).topic == "t"]
+
+    @property
+    def records(self) -> list[bytes]:
+        return [entry[48:] for entry in self.written]
+
+    @property
+    def begin(self) -> int:
+        return int(self.driver.group.machine.begin("t", 0))
+
+    def fresh(self) -> None:
+        """Nothing of the store in memory or on the disk of this node."""
+        reader = self.one.tiering.reader("g1")
+        assert reader is not None
+        cache = RangeCache(RealDisk(), reader._ranges.cache._directory, 64 << 20)
+        again = TierReader(Ranges(self.one.store, cache, Now()), reader._where, SIZE, reader._events)
+        again.take(reader.files)
+        again.whole, again.problem = reader.whole, reader.problem
+        self.tier = TierReads(self.engine, lambda group: again, lambda: self.now_s)
+
+    async def tail(self, first: int, goals: bool = True) -> QueueTail:
+        source = await Sources(self.engine, self.tier).open("g1", Waiter("t"))
+        ends = await source.run(lambda hosted: look(hosted, "t"))
+        assert ends is not None
+        return QueueTail(source, "t", ends, {0: first}, {0: ends.ends[0]} if goals else None)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(tmp_path_factory.mktemp("served"))
+    assert served.begin > 100 and served.one.begin == 3 * SIZE
+    yield served
+    asyncio.run(served.one.tiering.stop())
+    served.one.stage.close()
+
+
+@pytest.fixture
+def served(made: Served) -> Served:
+    made.one.store.back()
+    made.fresh()
+    return made
+
+
+def run(work: Awaitable[Any]) -> Any:
+    async def main() -> Any:
+        return await work
+
+    return asyncio.run(main())
+
+
+async def drained(tail: Any, *arguments: Any) -> list[tuple[int, int, bytes, int]]:
+    """(first offset, count, data, skipped) of every answer up to the goal."""
+    found = []
+    while not tail.finished:
+        for answer in await tail.read(*arguments):
+            entries = log_pb2.FetchResponse.FromString(answer.data).entries
+            found.append((entries.first_offset, len(entries.sizes) // 4, entries.entries, entries.skipped))
+    return found
+
+
+def test_a_native_reader_goes_from_the_store_to_the_disk(served: Served) -> None:
+    """Every entry once, in order, byte for byte; nothing is skipped."""
+
+    async def main() -> list[tuple[int, int, bytes, int]]:
+        return await drained(await served.tail(0), [len(served.written)], 1, 9000)
+
+    answers = run(main())
+    assert b"".join(data for _, _, data, _ in answers) == b"".join(served.written)
+    assert [skipped for *_, skipped in answers] == [0] * len(answers) and len(answers) > 10
+
+
+def test_what_total_retention_removed_is_skipped_and_counted(served: Served) -> None:
+    """By queue and by log index, as what local retention removed was."""
+    reader = served.tier.reader("g1")
+    reader.take(reader.files[1:])
+    first = next(n for n, entry in enumerate(served.written) if int.from_bytes(entry[24:32], "big") >= SIZE)
+
+    async def main() -> tuple[list[tuple[int, int, bytes, int]], list[tuple[int, int, bytes, int]]]:
+        by_queue = await drained(await served.tail(0), [len(served.written)], 1, 9000)
+        source = await Sources(served.engine, served.tier).open("g1", Waiter(""))
+        return by_queue, await drained(LogTail(source, 0, len(served.entries)), 9000)
+
+    by_queue, by_index = run(main())
+    assert by_queue[0][0] == by_queue[0][3] == first and sum(skipped for *_, skipped in by_queue) == first
+    assert b"".join(data for _, _, data, _ in by_queue) == b"".join(served.written[first:])
+    index = reader.files[0].first
+    assert by_index[0][0] == by_index[0][3] == index and b"".join(d for _, _, d, _ in by_index) == b"".join(served.entries[index:])
+
+
+def test_the_log_is_read_through_the_store(served: Served) -> None:
+    async def main() -> list[tuple[int, int, bytes, int]]:
+        source = await Sources(served.engine, served.tier).open("g1", Waiter(""))
+        return await drained(LogTail(source, 0, len(served.entries)), 9000)
+
+    answers = run(main())
+    assert b"".join(data for _, _, data, _ in answers) == b"".join(served.entries)
+
+
+def test_a_reader_gets_an_error_while_the_store_is_away(served: Served) -> None:
+    """Never fewer messages than there are; it goes on where it was when the store is back. The store is left alone for a moment."""
+    served.one.store.away()
+
+    async def refused(first: int) -> LedgerError:
+        with pytest.raises(LedgerError) as caught:
+            await (await served.tail(first)).read([len(served.written)], 1, 9000)
+        return caught.value
+
+    async def main() -> None:
+        error = await refused(0)
+        assert error.code == Code.HA_NOT_AVAILABLE and error.retryable
+        assert "the store does not answer" in error.message and "try again" in error.message
+        assert (await (await served.tail(served.begin)).read([len(served.written)], 1, 9000))[0].count, "newer messages need no store"
+        asked = dict(served.one.store.requests)
+        await refused(5)
+        assert served.one.store.requests == asked
+        served.one.store.back()
+        served.now_s += FAILED_S
+        assert (await (await served.tail(5)).read([len(served.written)], 1, 9000))[0].count
+
+    run(main())
+
+
+def test_what_one_log_lacks_delays_no_other(served: Served) -> None:
+    """A reader that is not ready is no failure of the store."""
+    reader = served.tier.reader("g1")
+    files, reader.whole, reader.problem = reader.files, False, "it is still reading the manifests"
+    reader.take(files[1:])
+    with pytest.raises(LedgerError, match="still reading the manifests"):
+        run(served.tier.first_offset("g1", "t", 0))
+    reader.take(files)
+    reader.whole = True
+    assert run(served.tier.first_offset("g1", "t", 0)) == 0
+
+
+def test_a_reader_gets_an_error_if_the_store_lies(served: Served) -> None:
+    key = served.one.store.keys(".log")[1]
+    held = served.one.store.objects[key]
+    served.one.store.objects[key] = held[:100] + b"x" + held[101:]
+    try:
+        with pytest.raises(LedgerError) as caught:
+            run(_drain(served))
+        assert caught.value.code == Code.INTERNAL_SERVER_ERROR and "restore --check" in caught.value.message
+    finally:
+        served.one.store.objects[key] = held
+
+
+async def _drain(served: Served) -> Any:
+    return await drained(await served.tail(0), [len(served.written)], 1, 9000)
+
+
+def test_peek_shows_what_is_in_the_store(served: Served) -> None:
+    """From an offset, from the earliest, from a time, the latest; across the begin of the local log."""
+    topic = SimpleNamespace(namespace="", name="t", placement={"g1": 1})
+    peeks = Peeks(served.engine, None, ReadThrough(served.engine, served.tier))  # type: ignore[arg-type]
+
+    def peek(**wanted: Any) -> list[int]:
+        request = admin_pb2.PeekRequest(queue=0, **wanted)
+        messages = run(peeks.peek_here(topic, request)).messages
+        assert [m.body for m in messages] == [b"%06d" % m.offset * 100 for m in messages]
+        return [m.offset for m in messages]
+
+    end, begin = len(served.written), served.begin
+    assert peek(offset=7, max=5) == list(range(7, 12))
+    assert peek(offset=begin - 3, max=8) == list(range(begin - 3, begin + 5))
+    assert peek(max=2) == [0, 1]
+    assert peek(latest=True, max=1000) == list(range(max(0, end - 1000), end))
+    at = decode_record(served.records[9]).store_ms
+    first = next(n for n, record in enumerate(served.records) if decode_record(record).store_ms >= at)
+    assert peek(store_ms=at, max=2) == [first, first + 1]
+
+
+def query(served: Served, **wanted: Any) -> peer_pb2.GroupQueryReply:
+    queries = GroupQueries("n1", served.engine, ReadThrough(served.engine, served.tier))
+    return run(queries.query("g1", peer_pb2.GroupQuery(topic="t", max=1000, **wanted)))
+
+
+def test_queries_by_key_id_and_time_find_what_is_in_the_store(served: Served) -> None:
+    records = [decode_record(record) for record in served.records]
+    assert [m.offset for m in query(served, message_id="id-3").messages] == [3]
+    newest_first = [n for n in range(len(records)) if n % 5 == 2][::-1]
+    assert [m.offset for m in query(served, key="k2").messages] == newest_first
+    begin_ms, end_ms = records[20].store_ms, records[served.begin + 5].store_ms
+    wanted = [n for n, record in enumerate(records) if begin_ms <= record.store_ms < end_ms]
+    assert [m.offset for m in query(served, begin_ms=begin_ms, end_ms=end_ms).messages] == wanted[:1000] and wanted[0] < served.begin
+
+
+def test_a_query_by_key_with_the_store_away_says_how_to_narrow_it(served: Served) -> None:
+    served.one.store.away()
+    with pytest.raises(LedgerError, match="only newer messages") as caught:
+        query(served, key="k2")
+    assert caught.value.code == Code.HA_NOT_AVAILABLE
+    newer = decode_record(served.records[-4]).store_ms
+    if newer > decode_record(served.records[served.begin - 1]).store_ms:
+        assert query(served, key="k2", begin_ms=newer).messages
+
+
+def pull(served: Served, offset: int, filter_: TagFilter, count: int = 6) -> Any:
+    puller = Puller(None, None, None, None, lambda: 0, None, served.tier)  # type: ignore[arg-type]
+    call = Pull(1, "t", 0, offset, filter_, count, 1 << 20, 0)
+    return run(puller._below(served.tier, "g1", call))
+
+
+def test_pulls_are_served_and_filtered_from_the_store(served: Served) -> None:
+    """By offset and by tag; where the local log goes on, the pull ends."""
+    found = pull(served, 3, TagFilter())
+    assert (found.offsets, found.next_offset) == (tuple(range(3, 9)), 9)
+    assert list(found.records) == served.records[3:9]
+    found = pull(served, 3, TagFilter(frozenset({"tag1"})))
+    assert found.offsets == (4, 7, 10, 13, 16, 19) and found.next_offset == 20
+    found = pull(served, served.begin - 2, TagFilter())
+    assert found.offsets == (served.begin - 2, served.begin - 1) and found.next_offset == served.begin
+    assert pull(served, served.begin, TagFilter()) is None
+    found = pull(served, 0, TagFilter(frozenset({"none"})))
+    assert found.records == () and found.next_offset > 100
+
+
+def test_offsets_of_readers_are_honest(served: Served) -> None:
+    """The first offset is the store's; a committed offset is not moved by a trim."""
+    assert run(served.tier.first_offset("g1", "t", 0)) == 0
+    assert run(served.tier.first_offset("g1", "t", 0, 17)) == 17
+    assert run(served.tier.first_offset("g1", "t", 0, served.begin + 1)) == served.begin + 1
+    assert run(served.tier.first_index("g1", 0, 1000)) == 0
+    machine = served.driver.group.machine
+    machine.offsets.apply([("reader", "t", 0, 5)])
+    assert machine.read_offset(ReadOffset(1, "reader", "t", 0)).offset == served.begin
+    assert machine.read_offset(ReadOffset(1, "reader", "t", 0, tiered=True)).offset == 5
+
+
+def test_the_status_says_what_the_store_holds(served: Served) -> None:
+    state = served.one.state
+    assert (state.stored_files, state.stored_bytes, state.stored_from_index, state.unreadable) == (4, 4 * SIZE, 0, None)
