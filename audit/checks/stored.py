@@ -185,7 +185,7 @@ def _check_objects(result: GroupResult, log: StoredLog) -> None:
     known = {file.object for file in log.files}
     for ending, base, sha256 in log.names():
         key = f"{log.folder}/{base:020d}-{sha256}.log"
-        if ending == "log" and key not in known and base < log.end and sha256 not in log.former(base):
+        if ending == "log" and key not in known and log.begin <= base < log.end and sha256 not in log.former(base):
             damaged = f"{log.folder}/{base:020d}.json" in log.damaged
             if not damaged and any(file.base == base for file in log.files):
                 proof = f"no manifest names it; the one of position {base} names another digest"
@@ -197,6 +197,11 @@ def _check_order(result: GroupResult, log: StoredLog, notes: Mapping[str, int]) 
     if log.files and log.files[0].base > log.begin:
         first = log.files[0]
         _gap(result, log, log.begin, first.base, f"the stored log begins there, and the first manifest is that of entry {first.first}")
+    elif log.files and log.moved is not None:
+        first, moved = log.files[0], log.moved
+        if (first.first, first.term, first.chain) != (moved["index"], moved["term"], moved["chain"]):
+            proof = f"it begins with entry {first.first}; by total retention the log begins with entry {moved['index']} of another history"
+            _tell(result, "stored.entries", first.key, first.first, 0, log.objects[first.key], proof)
     for before, after in pairwise(log.files):
         if after.base != before.next_base:
             _gap(

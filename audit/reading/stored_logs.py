@@ -23,6 +23,7 @@ NUMBERS = ("base", "size", "first", "last", "end", "term", "chain", "last_term",
 AT_ONCE = 16
 """Requests for descriptions under way."""
 _FILE = re.compile(r"(\d{20})(?:-([0-9a-f]{64}))?\.(json|log|former)")
+_BEGIN = re.compile(r"begins/(\d{20})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,10 @@ class StoredLog:
     """Key and size of everything in its folder."""
     about: dict[str, Any] | None = None
     """The content of `log.json`; None if it is missing or damaged."""
+    moved: dict[str, Any] | None = None
+    """The begin that counts instead of the description's, because total retention has removed what was before it."""
     files: list[Manifest] = field(default_factory=list)
-    """In order of position."""
+    """From the begin on, in order of position."""
     damaged: list[str] = field(default_factory=list)
     """Keys of descriptions and manifests without their checksum or their fields."""
 
@@ -72,9 +75,9 @@ class StoredLog:
 
     @property
     def begin(self) -> int:
-        """The position where the stored log begins by its description; without one, by its first manifest."""
-        begin = None if self.about is None else self.about["begin"]["pos"]
-        return begin if begin is not None else self.files[0].base if self.files else 0
+        """The position where the stored log begins: by total retention, by its description, or by its first manifest."""
+        told = self.moved if self.moved is not None else None if self.about is None else self.about["begin"]
+        return told["pos"] if told is not None else self.files[0].base if self.files else 0
 
     @property
     def end(self) -> int:
@@ -113,7 +116,7 @@ def find_logs() -> list[StoredLog]:
     folders: dict[tuple[str, str], dict[str, int]] = {}
     for key, size in sorted(listing().items()):
         parts = key.split("/")
-        if len(parts) == 3:
+        if len(parts) == 3 or _BEGIN.fullmatch("/".join(parts[2:])):
             folders.setdefault((parts[0], parts[1]), {})[key] = size
     found = []
     # A large log has a manifest for each GiB, and a request takes some milliseconds.
@@ -131,7 +134,9 @@ def _read(log: StoredLog, pool: ThreadPoolExecutor) -> None:
     if key in log.objects:
         log.about = _described(read_object(key))
         log.damaged += [] if log.about is not None else [key]
-    bases = [base for ending, base, sha256 in log.names() if ending == "json" and not sha256]
+    _read_begins(log)
+    # What lies before the begin is being removed, and counts for nothing.
+    bases = [base for ending, base, sha256 in log.names() if ending == "json" and not sha256 and (log.moved is None or base >= log.begin)]
     keys = [f"{log.folder}/{base:020d}.json" for base in bases]
     for base, key, raw in zip(bases, keys, pool.map(read_object, keys), strict=True):
         file = _manifest(raw, key, log.folder)
@@ -140,6 +145,17 @@ def _read(log: StoredLog, pool: ThreadPoolExecutor) -> None:
         else:
             log.files.append(file)
     log.files.sort(key=lambda file: file.base)
+
+
+def _read_begins(log: StoredLog) -> None:
+    found = sorted((int(name[1]), key) for key in log.objects if (name := _BEGIN.fullmatch(key.removeprefix(f"{log.folder}/"))))
+    for pos, key in found[-1:]:
+        value = sealed_json(read_object(key))
+        whole = value is not None and value.get("v") == 1 and all(_is_number(value.get(name)) for name in ("index", "pos", "term", "chain"))
+        if value is None or not whole or value["pos"] != pos:
+            log.damaged.append(key)
+        elif log.about is None or pos > log.about["begin"]["pos"]:
+            log.moved = value
 
 
 def _described(raw: bytes) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from ledgermq.audit.reading import objects
 from ledgermq.audit.report import as_text
 from ledgermq.cli import run
 from ledgermq.storage import sealed_json
+from ledgermq.storage.begin import Begin
 from ledgermq.storage.mapped_files import file_name
+from ledgermq.storage.tiered import begins
+from ledgermq.storage.tiered.begins import begin_key
 from tests.tiered.stored_objects import Case, Stored, serve
 from tests.tiered.test_tiered_carrying import SIZE
 
@@ -66,6 +70,34 @@ def test_unknown_objects_and_keys_are_no_finding(case: Case) -> None:
     case.store.objects[f"g1/{case.log_id}/{file_name(0)}.index"] = b"?"
     case.store.objects["elsewhere/readme.txt"] = b"?"
     assert case.found() == []
+
+
+def begin_behind_the_first_file(case: Case, **changes: int) -> str:
+    """Let the log begin with its second file, as total retention does before it removes the first; returns the key of the begin."""
+    second = sealed_json.decode(case.store.objects[case.key(".json", SIZE)], "manifest")
+    key = begin_key(f"g1/{case.log_id}", SIZE)
+    begin = Begin(second["first"], SIZE, second["term"], second["chain"])
+    case.store.objects[key] = begins.encode(replace(begin, **changes))
+    case.store.objects[f"g1/{case.log_id}/snapshot"] = b"?"
+    return key
+
+
+@pytest.mark.parametrize("removed", [(), (".json",), (".json", ".log")])
+def test_what_total_retention_removes_is_no_finding(case: Case, removed: tuple[str, ...]) -> None:
+    """From the begin on everything is compared; what is before it may be there in part, or not at all."""
+    begin_behind_the_first_file(case)
+    for ending in removed:
+        del case.store.objects[case.key(ending, 0)]
+    assert case.found() == []
+    assert stored_of(case.audit()).read == [(SIZE, case.end)]
+
+
+def test_a_begin_that_does_not_fit_is_named(case: Case) -> None:
+    """One of another history, and a damaged one."""
+    key = begin_behind_the_first_file(case, chain=7)
+    assert case.found() == [("stored.entries", f"{file_name(SIZE)}.json", 0, len(case.store.objects[case.key(".json", SIZE)]))]
+    case.flip(key, 9)
+    assert ("stored.manifest", file_name(SIZE), 0, len(case.store.objects[key])) in case.found()
 
 
 @pytest.mark.parametrize("base", [0, 2 * SIZE])
