@@ -127,7 +127,7 @@ LEVELS = tuple(tuple(text.split()) for text in ("", "record", "body", "record bo
 
 
 @built
-@pytest.mark.one_in(16)
+@pytest.mark.verify
 @pytest.mark.parametrize("part", range(16))
 def test_every_byte_at_every_level(tmp_path: Path, part: int) -> None:
     """One bit of every byte of a file with all kinds of messages; the parts take turns. Another byte is altered besides now and then."""

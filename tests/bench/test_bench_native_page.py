@@ -64,6 +64,7 @@ def page(directory: Path) -> Path:
     return path
 
 
+@pytest.mark.verify
 def test_every_part_replaces_what_the_page_said(tmp_path: Path) -> None:
     path = page(tmp_path)
     native_page.publish(suite(), path, tmp_path / "plots")
@@ -98,6 +99,7 @@ def test_the_real_page_has_every_place() -> None:
         assert all(text.count(mark.format(name)) == 1 for mark in native_page.MARKS), name
 
 
+@pytest.mark.verify
 def test_plots_of_the_same_figures_are_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "other"):
         native_plots.draw(suite(), tmp_path / name)

@@ -32,7 +32,7 @@ def test_every_change_ends_from_every_state(minimum: int, goals: tuple[Goal, ...
     assert search.finished
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.verify
 @pytest.mark.parametrize("minimum", [1, 2])
 def test_every_change_ends_although_a_node_is_cut_off(minimum: int) -> None:
     """The states nearest to the initial state; whichever node is partitioned permanently, the others continue if enough remain."""
@@ -82,7 +82,7 @@ class RemovesAnyway(Core):
     policies = {**POLICIES, Rule.IN_SYNC: RemovesAnywayPolicy}  # noqa: RUF012  as in Core
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("core", "cuts", "goals", "said"),
     [

@@ -67,6 +67,7 @@ def test_clocks_apart_by_more_than_that_are_seen_to_break_lease_reads() -> None:
     assert {violation.invariant for violation in found} == {"read"}
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(900)
 def test_drift_among_other_faults() -> None:
     """Nothing else rests on clocks."""

@@ -46,7 +46,7 @@ def test_every_invariant_holds(name: str, seeds: int, terms: int) -> None:
     assert sum(outcome.coverage["appointments"] for outcome in outcomes) >= sum(outcome.terms for outcome in outcomes)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_of_ha_groups_alone_is_survived(kind: str) -> None:
     """Runs devoted to one kind, over and over."""
@@ -55,7 +55,7 @@ def test_each_fault_of_ha_groups_alone_is_survived(kind: str) -> None:
     assert sum(outcome.commits for outcome in outcomes) > 4
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("step", STEPS)
 def test_the_quorums_leader_may_end_at_every_step_of_an_election(step: str) -> None:
     """The request is lost before the agreement, or its result reaches no node for most of a second; the master is killed, partitioned or
@@ -69,7 +69,7 @@ def test_the_quorums_leader_may_end_at_every_step_of_an_election(step: str) -> N
     assert outcome.coverage["appointments"] > 1
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_change_of_the_rule_may_be_hit_at_every_stage(stage: str) -> None:
     """To in-sync and back: whichever node is hit at each stage of the change, the group continues under one of the two rules."""
@@ -99,7 +99,7 @@ def test_a_group_goes_on_without_a_master_or_slave_that_is_gone_for_good(seed: i
     assert outcome.coverage["wiped"] > 0
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["in-sync", "async", "pull", "five"])
 def test_observers_take_no_part_whatever_happens_around_them(name: str) -> None:
     """They come, are killed and made voters while masters and the in-sync set change: no copy of theirs counts before they vote."""
@@ -131,7 +131,7 @@ def test_nobody_is_taken_out_while_the_former_masters_lease_may_run() -> None:
         assert outcome.terms > 1
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["in-sync", "async", "pull", "minimum"])
 def test_a_master_that_is_heard_and_hears_nobody_makes_way(name: str) -> None:
     """A permanent one-way partition: the master receives nothing from slaves or the quorum, but all receive its messages. It steps down by
@@ -159,7 +159,7 @@ def test_a_master_that_is_heard_and_hears_nobody_makes_way(name: str) -> None:
         assert former[0] != last[0] and former[1] < between[1] < last[1], found
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", GROUPS)
 def test_replicas_move_and_go_while_masters_and_sets_change(name: str) -> None:
     """Operators ask until it is done, as the command line does; no request is left over once everything healed."""
