@@ -1,4 +1,4 @@
-"""The audit of a real store on Spark: the verdict, findings and coverage of one process, from Spark's tasks."""
+"""The audit of a real store on Spark, in one process and on a standalone cluster: verdict, findings and coverage of the local engine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bench.stored_spark import cluster
 from ledgermq.storage.tiered.s3 import S3ObjectStore
 from tests.tiered.s3_servers import BUCKET, Server, program, serving
 from tests.tiered.stored_objects import Case, Stored
@@ -40,7 +41,9 @@ def test_spark_finds_in_the_store_what_one_process_finds(tmp_path: Path, monkeyp
             store.put(key, data)
         status, alone = audit(case, server, "--engine", "local")
         there = audit(case, server, "--master", "local[2]")
-    assert there == (status, alone) and status == 1
+        with cluster(tmp_path, 2) as master:
+            apart = audit(case, server, "--master", master)
+    assert there == apart == (status, alone) and status == 1
     [finding] = alone["findings"]
     assert (finding["rule"], finding["replica"]) == ("stored.digest", "store") and finding["byte_from"] <= 9000 < finding["byte_to"]
     assert alone["stored"][0]["compared"]["manifests"] == [[0, case.end]]
