@@ -104,7 +104,7 @@ def _check_log(
     ):
         proof = f"it describes log {about['log_id']} of {about['group']} in cluster {about['cluster_id']}"
         _tell(result, "stored.foreign", f"{log.folder}/log.json", None, 0, log.objects[f"{log.folder}/log.json"], proof)
-    if log.begin and f"{log.folder}/snapshot" not in log.objects:
+    if log.begin and not log.has_snapshot():
         proof = f"the stored log begins at position {log.begin}, and the snapshot of what was before is not there"
         _tell(result, "stored.missing", f"{log.folder}/snapshot", None, 0, 0, proof)
     _check_objects(result, log)

@@ -23,7 +23,7 @@ NUMBERS = ("base", "size", "first", "last", "end", "term", "chain", "last_term",
 AT_ONCE = 16
 """Requests for descriptions under way."""
 _FILE = re.compile(r"(\d{20})(?:-([0-9a-f]{64}))?\.(json|log|former)")
-_BEGIN = re.compile(r"begins/(\d{20})")
+_MOVED = re.compile(r"(begins|snapshots)/(\d{20})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,18 @@ class StoredLog:
             if found is not None:
                 yield found[3], int(found[1]), found[2] or ""
 
+    def moves(self, kind: str) -> list[int]:
+        """The numbers of the objects that total retention wrote, ascending: positions of `begins`, or entries of `snapshots`."""
+        named = (_MOVED.fullmatch(key.removeprefix(f"{self.folder}/")) for key in self.objects)
+        return sorted(int(name[2]) for name in named if name is not None and name[1] == kind)
+
+    def has_snapshot(self) -> bool:
+        """Whether a snapshot is there that covers what was before the begin, as far as its name says."""
+        if self.moved is None:
+            return f"{self.folder}/snapshot" in self.objects
+        last = self.files[-1].last if self.files else self.moved["index"]
+        return any(self.moved["index"] - 1 <= at <= last for at in self.moves("snapshots"))
+
     def task(self, file: Manifest) -> LogFile:
         """The file to read. Its first entry must continue the chain that the manifest names."""
         index, queue = (1, 1) if self.about is None else (int(self.about[name]) for name in SIZES[1:])
@@ -116,7 +128,7 @@ def find_logs() -> list[StoredLog]:
     folders: dict[tuple[str, str], dict[str, int]] = {}
     for key, size in sorted(listing().items()):
         parts = key.split("/")
-        if len(parts) == 3 or _BEGIN.fullmatch("/".join(parts[2:])):
+        if len(parts) == 3 or _MOVED.fullmatch("/".join(parts[2:])):
             folders.setdefault((parts[0], parts[1]), {})[key] = size
     found = []
     # A large log has a manifest for each GiB, and a request takes some milliseconds.
@@ -148,8 +160,8 @@ def _read(log: StoredLog, pool: ThreadPoolExecutor) -> None:
 
 
 def _read_begins(log: StoredLog) -> None:
-    found = sorted((int(name[1]), key) for key in log.objects if (name := _BEGIN.fullmatch(key.removeprefix(f"{log.folder}/"))))
-    for pos, key in found[-1:]:
+    for pos in log.moves("begins")[-1:]:
+        key = f"{log.folder}/begins/{pos:020d}"
         value = sealed_json(read_object(key))
         whole = value is not None and value.get("v") == 1 and all(_is_number(value.get(name)) for name in ("index", "pos", "term", "chain"))
         if value is None or not whole or value["pos"] != pos:

@@ -1,6 +1,8 @@
-"""Where a log begins in the object store: as its description says, or behind what total retention has removed since (format §21).
+"""Where a log begins in the object store: as its description says, or behind what total retention has removed since, and the snapshots
+that cover what was before (format §21).
 
-A begin has a key of its own, and the highest one counts. So leaders that overlap, and writes that arrive late, never move the begin back.
+Each begin and each snapshot has a key of its own. Of the begins the highest one counts, and of the snapshots the lowest one that covers it.
+So leaders that overlap, and writes that arrive late, never move the begin back, and never replace the snapshot that it needs.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from ledgermq.storage.tiered.object_store import ObjectStore
 
 VERSION = 1
 FOLDER = "begins"
+SNAPSHOTS = "snapshots"
 
 
 def begin_key(where: str, pos: int) -> str:
@@ -35,6 +38,15 @@ def stored_begin(store: ObjectStore, where: str, described: Begin) -> Begin:
         return Begin(**value)
     except TypeError as error:
         raise Damaged(f"{key} lacks fields, or has unknown ones ({error})") from error
+
+
+def snapshot_key(where: str, applied_index: int) -> str:
+    return f"{where}/{SNAPSHOTS}/{file_name(applied_index)}"
+
+
+def stored_snapshots(store: ObjectStore, where: str) -> list[int]:
+    """The entries up to which the snapshots in the store reach, ascending. Raises StoreFailure."""
+    return sorted(at for key in store.list(f"{where}/{SNAPSHOTS}") if (at := parse_name(key.rpartition("/")[2])) is not None)
 
 
 def encode(begin: Begin) -> bytes:

@@ -24,7 +24,7 @@ from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.recovered import RECOVERY_FILE
 from ledgermq.storage.tiered import manifests
-from ledgermq.storage.tiered.begins import stored_begin
+from ledgermq.storage.tiered.begins import snapshot_key, stored_begin, stored_snapshots
 from ledgermq.storage.tiered.controller_files import ControllerFiles, unpack
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
 from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
@@ -137,7 +137,6 @@ def _held(store: ObjectStore, folder: str) -> HeldLog:
         if first.base > stored.begin.pos:
             gone = manifests.manifest_key(folder, stored.begin.pos)
             raise BadCopy(f"{store.place}/{gone}, the manifest of the first file, is missing", REMEDY)
-        snapshot = _snapshot(store, folder) if first.first > 0 else None
     except Damaged as damage:
         raise BadCopy(f"{store.place}: {damage}", REMEDY) from damage
     files: list[FileManifest] = []
@@ -147,18 +146,24 @@ def _held(store: ObjectStore, folder: str) -> HeldLog:
             break
         files.append(file)
         begin = file.behind
+    snapshot = _snapshot(store, folder, first.first, files[-1].last) if first.first > 0 else None
     if snapshot is not None and not first.first - 1 <= int(snapshot["applied_index"]) <= files[-1].last:
         what = f"the files of {store.place}/{folder} end with entry {files[-1].last}, before the snapshot at {snapshot['applied_index']}"
         raise Refused(what, "what is there cannot be restored; use a backup")
     return HeldLog(stored, tuple(files), snapshot, tuple(key for key, _ in described[len(files) :]))
 
 
-def _snapshot(store: ObjectStore, folder: str) -> dict[str, Any]:
-    key = f"{folder}/{manifests.SNAPSHOT_FILE}"
+def _snapshot(store: ObjectStore, folder: str, first: int, last: int) -> dict[str, Any]:
+    """The snapshot of what was before the entry `first`: of those that total retention stored, or that from when tiering began. Raises
+    Refused, BadCopy, StoreFailure."""
+    fitting = [at for at in stored_snapshots(store, folder) if first - 1 <= at <= last]
+    key = snapshot_key(folder, fitting[0]) if fitting else f"{folder}/{manifests.SNAPSHOT_FILE}"
     try:
         return sealed_json.decode(store.get(key), key)
     except ObjectMissing as missing:
         raise Refused(f"{missing}, and the log in {folder} does not begin with entry 0", "it cannot be restored; use a backup") from missing
+    except Damaged as damage:
+        raise BadCopy(f"{store.place}: {damage}", REMEDY) from damage
 
 
 def _controller(store: ObjectStore, cluster_id: str) -> ControllerFiles:

@@ -16,12 +16,9 @@ from typing import Any
 from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.mapped_files import parse_name
-from ledgermq.storage.tiered import begins, manifests
+from ledgermq.storage.tiered import begins
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
-
-NEXT_SNAPSHOT = "snapshot.next"
-"""A snapshot that waits until the stored files reach it."""
+from ledgermq.storage.tiered.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,42 +64,37 @@ class TotalRetention:
         if waits_for is not None:
             return waits_for
         self._put(begins.begin_key(self._where, begin.pos), begins.encode(begin))
-        self.clean(begin.pos)
+        self.clean(begin)
         return None
 
-    def clean(self, pos: int) -> None:
-        """Remove what is left of the files before the begin, which is at `pos`; asks only if that was not done yet. Raises StoreFailure."""
-        if pos <= self._cleaned:
+    def clean(self, begin: Begin) -> None:
+        """Remove what is left of the files before the begin, and snapshots that do not cover it; asks only if that was not done yet. Raises
+        StoreFailure."""
+        if begin.pos <= self._cleaned:
             return
+        for at in begins.stored_snapshots(self._store, self._where):
+            if at < begin.index - 1:
+                self._store.delete(begins.snapshot_key(self._where, at))
         for key in self._store.list(self._where):
             base = _base(key, self._where)
-            if base is not None and base < pos:
+            if base is not None and base < begin.pos:
                 self._store.delete(key)
-        self._cleaned = pos
+        self._cleaned = begin.pos
 
     def _cover(self, index: int, last: int) -> str | None:
-        """Ensure that the store has a snapshot of what is before entry `index`, and of nothing behind entry `last`."""
-        stored = self._stored(manifests.SNAPSHOT_FILE)
-        if stored is not None and index - 1 <= stored["applied_index"] <= last:
-            return None
-        waiting = self._stored(NEXT_SNAPSHOT)
-        fitting = [value for value in (waiting, *self._snapshots()) if value is not None and value["applied_index"] >= index - 1]
-        if not fitting:
+        """Ensure that the store has a snapshot of what is before entry `index`, and of nothing behind entry `last`. One that reaches
+        further waits there until the stored files reach it, because the replica soon replaces its own."""
+        stored = [at for at in begins.stored_snapshots(self._store, self._where) if at >= index - 1]
+        if not stored:
+            own = {int(value["applied_index"]): value for value in self._snapshots()}
+            stored = sorted(at for at in own if at >= index - 1)[:1]
+            for at in stored:
+                self._put(begins.snapshot_key(self._where, at), sealed_json.encode(own[at]))
+        if not stored:
             return "a snapshot of this node"
-        value = min(fitting, key=lambda value: int(value["applied_index"]))
-        if value["applied_index"] > last:
-            if value is not waiting:
-                self._put(f"{self._where}/{NEXT_SNAPSHOT}", sealed_json.encode(value))
-            return f"the file with entry {value['applied_index']}, to which the snapshot reaches"
-        self._put(f"{self._where}/{manifests.SNAPSHOT_FILE}", sealed_json.encode(value))
-        return None
-
-    def _stored(self, name: str) -> dict[str, Any] | None:
-        key = f"{self._where}/{name}"
-        try:
-            return sealed_json.decode(self._store.get(key), key)
-        except ObjectMissing:
-            return None
+        key = begins.snapshot_key(self._where, stored[0])
+        sealed_json.decode(self._store.get(key), key)
+        return None if stored[0] <= last else f"the file with entry {stored[0]}, to which the snapshot reaches"
 
 
 def _base(key: str, where: str) -> int | None:

@@ -24,7 +24,7 @@ from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.tiered import begins
-from ledgermq.storage.tiered.begins import begin_key
+from ledgermq.storage.tiered.begins import begin_key, snapshot_key
 from tests.tiered.stored_objects import Case, Stored, serve
 from tests.tiered.test_tiered_carrying import SIZE
 
@@ -78,7 +78,7 @@ def begin_behind_the_first_file(case: Case, **changes: int) -> str:
     key = begin_key(f"g1/{case.log_id}", SIZE)
     begin = Begin(second["first"], SIZE, second["term"], second["chain"])
     case.store.objects[key] = begins.encode(replace(begin, **changes))
-    case.store.objects[f"g1/{case.log_id}/snapshot"] = b"?"
+    case.store.objects[snapshot_key(f"g1/{case.log_id}", second["first"])] = b"?"
     return key
 
 
@@ -90,6 +90,17 @@ def test_what_total_retention_removes_is_no_finding(case: Case, removed: tuple[s
         del case.store.objects[case.key(ending, 0)]
     assert case.found() == []
     assert stored_of(case.audit()).read == [(SIZE, case.end)]
+
+
+def test_a_snapshot_that_does_not_cover_what_was_removed_is_none(case: Case) -> None:
+    """One before the begin, and one behind the last file."""
+    begin_behind_the_first_file(case)
+    where = f"g1/{case.log_id}"
+    [covering] = [key for key in case.store.objects if "/snapshots/" in key]
+    del case.store.objects[covering]
+    for index in (0, 10**9):
+        case.store.objects[snapshot_key(where, index)] = b"?"
+    assert [rule for rule, *_ in case.found()] == ["stored.missing"]
 
 
 def test_a_begin_that_does_not_fit_is_named(case: Case) -> None:

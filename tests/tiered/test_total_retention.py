@@ -21,7 +21,7 @@ from ledgermq.storage.tiered import begins, manifests
 from ledgermq.storage.tiered.manifests import FileManifest
 from ledgermq.storage.tiered.object_store import AccessDenied, StoreFailure
 from ledgermq.storage.tiered.restoring import HeldLog, check_store, restore_from_store
-from ledgermq.storage.tiered.total_retention import NEXT_SNAPSHOT, TotalLimits, TotalRetention, due
+from ledgermq.storage.tiered.total_retention import TotalLimits, TotalRetention, due
 from tests.node.test_node_hosting import Driver, single
 from tests.tiered.fake_store import FakeStore
 from tests.tiered.test_tiered_carrying import SIZE, TieredStage
@@ -105,7 +105,8 @@ def restored(store: FakeStore, target: Path) -> HeldLog:
 
 def everything(store: FakeStore, kept: Kept, begin: Begin) -> None:
     """What the store must be when the removal is complete."""
-    names = sorted(key.rpartition("/")[2][:20] for key in store.keys("") if key.rpartition("/")[2][:20].isdigit())
+    keys = [key for key in store.keys("") if "/snapshots/" not in key]
+    names = sorted(key.rpartition("/")[2][:20] for key in keys if key.rpartition("/")[2][:20].isdigit())
     assert names[0] == f"{begin.pos:020d}" and begins.begin_key(kept.where, begin.pos) in store.objects
     [held] = check_store(store, (), lambda done, total: None)
     assert (held.stored.begin, held.files[0].first, held.behind_gap) == (begin, begin.index, ())
@@ -180,6 +181,21 @@ def test_overlapping_leaders_do_no_harm(kept: Kept, tmp_path: Path) -> None:
     assert held.stored.begin == further and restored(store, tmp_path / "again").files[0].first == further.index
 
 
+def test_a_late_leader_replaces_no_snapshot(kept: Kept) -> None:
+    """It does not know the newest files, so the snapshot of its successor reaches behind the last one it knows, and it waits. If it had
+    looked before, and stores its own only now, what the begin in the store needs is still there."""
+    store, further, last = kept.store(), kept.files[3].behind, kept.files[-1].last
+    covers = lambda index: lambda: [{**kept.snapshots[0], "applied_index": index}]  # noqa: E731
+    assert TotalRetention(store, kept.where, covers(last), store.put).remove(further, last) is None
+    begin = kept.files[1].behind
+    assert TotalRetention(store, kept.where, covers(begin.index), store.put).remove(begin, last - 1) is not None
+    late = next(iter(covers(begin.index)()))
+    store.put(begins.snapshot_key(kept.where, late["applied_index"]), sealed_json.encode(late))
+    store.put(begins.begin_key(kept.where, begin.pos), begins.encode(begin))
+    [held] = check_store(store, (), lambda done, total: None)
+    assert held.stored.begin == further and held.snapshot is not None and held.snapshot["applied_index"] == last
+
+
 def test_a_snapshot_must_not_reach_behind_the_last_stored_file(kept: Kept) -> None:
     """It waits in the store until the files reach it, even if the replica has removed it from its disk by then."""
     store, begin = kept.store(), kept.files[2].behind
@@ -187,12 +203,12 @@ def test_a_snapshot_must_not_reach_behind_the_last_stored_file(kept: Kept) -> No
     snapshots = [late]
     retention = TotalRetention(store, kept.where, lambda: snapshots, store.put)
     assert f"entry {late['applied_index']}" in str(retention.remove(begin, kept.files[-1].last))
-    assert f"{kept.where}/{NEXT_SNAPSHOT}" in store.objects and store.requests.get("delete") is None
+    assert begins.snapshot_key(kept.where, late["applied_index"]) in store.objects and store.requests.get("delete") is None
     snapshots[:] = [{**late, "applied_index": late["applied_index"] + 100}]
     puts = store.requests["put"]
     assert retention.remove(begin, kept.files[-1].last + 4) is not None and store.requests["put"] == puts
     assert retention.remove(begin, kept.files[-1].last + 5) is None
-    assert sealed_json.decode(store.objects[f"{kept.where}/snapshot"], "") == late
+    assert [sealed_json.decode(store.objects[key], key) for key in store.objects if "/snapshots/" in key] == [late]
     snapshots.clear()
     assert TotalRetention(kept.store(), kept.where, lambda: snapshots, store.put).remove(begin, 0) == "a snapshot of this node"
 

@@ -305,7 +305,7 @@ class Tiering:
         watch.total_at_s = self._now_s() + TOTAL_EVERY_S
         try:
             if begin is None:
-                await self._on_thread(lambda: watch.total.clean(stored.begin.pos))
+                await self._on_thread(lambda: watch.total.clean(stored.begin))
             else:
                 waits_for = await self._on_thread(lambda: watch.total.remove(begin, files[-1].last))
                 if waits_for is None:
