@@ -285,7 +285,7 @@ class LeaseRecord:
     passed_again: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """(queue, offsets) that a redelivery skipped."""
     waiting: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """(queue, offsets) of new messages that a FIFO group skips for now, because an earlier one of their message group is not done."""
+    """(queue, offsets) of new messages that a FIFO group skips until an earlier one of their message group is done."""
     attempt_id: str = ""
     """The attempt id of the Receive, in a FIFO group."""
 
