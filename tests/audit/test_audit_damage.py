@@ -46,6 +46,7 @@ def is_undetectable(path: Path, offset: int) -> bool:
     return path.name == "checkpoint" and path.parent.name.startswith("dledger-") and path.read_bytes()[offset : offset + 1].isdigit()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_a_flipped_byte_in_any_file_is_found(cluster: tuple[Path, list[Writer]], seed: int) -> None:
     """Any bits of any byte of any file of any replica: FAIL, with a finding that contains the byte."""
@@ -187,6 +188,7 @@ def vandalise(rng: random.Random, path: Path) -> bool:
     return changed != data
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("clean", [True, False])
 def test_vandalism_is_survived_and_found(tmp_path: Path, seed: int, clean: bool) -> None:

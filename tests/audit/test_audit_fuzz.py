@@ -30,7 +30,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     yield Damaged(at_rest(5, steps=150), tmp_path_factory.mktemp("fuzzer"))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("part", range(SAMPLE // SLICE))
 def test_damage_is_found_at_its_place_by_its_class_and_on_its_replica(stage: Damaged, part: int) -> None:
     """A sample over the whole matrix of damages, kinds of files, places and numbers of replicas."""
@@ -51,6 +51,7 @@ def test_the_sample_is_of_the_whole_matrix(stage: Damaged) -> None:
     assert (result.verdict, result.findings) == ("PASS", [])
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("sample", [BENCH_SAMPLE, pytest.param(BENCH_MORE, marks=pytest.mark.verify)])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.verify if name == "running" else ()) for name in SCENARIOS])
 def test_what_is_beside_the_logs_is_found_and_nobody_else_accused(tmp_path: Path, name: str, sample: int) -> None:

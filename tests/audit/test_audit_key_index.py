@@ -55,6 +55,7 @@ def test_what_the_product_writes_passes(material: ViewLog) -> None:
     assert texts(check(material.node_dir)) == []
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_changed_byte_is_found(node: Path, seed: int) -> None:
     """Header, slots, units, unit 0, what is behind the last unit, filters and the position: the file, and the place."""

@@ -65,6 +65,7 @@ def varied(count: int) -> list[Message]:
 # Without damage
 
 
+@pytest.mark.one_in(3)
 @built
 @pytest.mark.parametrize("window", [400, 1000, 3000, 4 << 20])
 @pytest.mark.parametrize("deep", [False, True], ids=["", "deep"])

@@ -110,6 +110,7 @@ def a_bad_identity(writer: Writer, marker: int) -> tuple[str, str, int | None]:
     return BIT_ROT, "identity.json", None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "damage", [in_a_body, in_the_marker, in_an_index_unit, a_unit_missing, a_log_file_missing, the_end_missing, a_bad_identity]
 )

@@ -138,6 +138,7 @@ def test_empty_directories_and_unknown_views(session: Any, tmp_path: Path) -> No
         session.read.format("ledgermq").option("view", "rows").load(str(tmp_path)).count()
 
 
+@pytest.mark.verify
 @pytest.mark.slow
 def test_filters_reach_the_source(session: Any, tmp_path: Path) -> None:
     """With `pushdown` a range becomes tasks for the files concerned only. Without it one table serves filtered and whole queries alike:

@@ -187,6 +187,7 @@ def test_consume_queue_units_above_the_snapshot_may_be_lacking(tmp_path: Path) -
         assert outcome(run(base))[0] == covered
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("policy", [FlushPolicy.DURABLE, FlushPolicy.MEMORY, FlushPolicy.HYBRID])
 def test_clusters_that_end_all_at_once_never_fail(tmp_path: Path, policy: FlushPolicy, power: bool) -> None:

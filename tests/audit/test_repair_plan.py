@@ -109,6 +109,7 @@ def overwrite_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_log_comes_back_byte_for_byte(base: Path, whole: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It is restored from the entries that its peers prove; the next audit passes, and the repair log has every step."""

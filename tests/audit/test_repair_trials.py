@@ -110,7 +110,7 @@ def everywhere(trial: Trial, group: str, place: str, at: int = 60) -> dict[str, 
     return {path: data for entry in entries for path, data in flipped(trial.image, entry.path, entry.at + at).items()}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(11)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("group", "at"), [*(("raft", at) for at in FIELDS), *(("ha", at) for at in FIELDS[2:])])
 def test_a_flipped_byte_of_any_field_of_a_header_is_put_back(stopped: Trial, group: str, at: int, place: str) -> None:
@@ -119,7 +119,7 @@ def test_a_flipped_byte_of_any_field_of_a_header_is_put_back(stopped: Trial, gro
     judge(stopped, flipped(stopped.image, entry.path, entry.at + at), 0)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("first", "second"), [(20, 9), (37, 41), (47, 9)])
 def test_other_bytes_of_one_entry_on_two_replicas_are_put_back_from_the_third(stopped: Trial, first: int, second: int, place: str) -> None:

@@ -192,6 +192,7 @@ def test_changes_at_once_are_all_kept() -> None:
     assert sorted(contexts.load().known) == [f"c{number}" for number in range(8)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("words", "offered"),
     [

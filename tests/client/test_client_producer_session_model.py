@@ -276,6 +276,7 @@ class NamedMachine(SessionMachine):
     named = True
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("machine", [SessionMachine, MemoryMachine, NamedMachine])
 def test_each_message_is_stored_once_in_order_and_has_one_outcome(machine: type[SessionMachine]) -> None:
     """The guarantees hold for any order of losses, rejections, commits, leader changes, timeouts and other producers of the name."""

@@ -110,6 +110,7 @@ def test_only_what_is_not_committed_may_lack_its_consume_queue_unit(root: Path, 
     assert bool(check(root).problems) == committed
 
 
+@pytest.mark.verify
 @pytest.mark.slow
 def test_the_directories_of_a_real_cluster_have_the_official_structure(tmp_path: Path) -> None:
     """Three nodes, messages sent and consumed, a clean stop: every node's group is a RocketMQ store."""

@@ -114,6 +114,7 @@ def test_statement_087_nobody_sees_a_message_before_the_commit_nor_after_a_rollb
     assert client.do("checks", name="p") == asked
 
 
+@pytest.mark.verify
 def test_statement_088_checks_until_an_answer_and_no_more_than_allowed(cluster: LocalCluster, client: Official, topic: str) -> None:
     """Checks are not sent before the configured time and are repeated while the answer is open; COMMIT delivers, ROLLBACK drops, and after
     the last check the message is dropped with a record."""

@@ -116,6 +116,7 @@ def test_flipped_bits_of_one_node_are_repaired_from_its_peers(tmp_path: Path) ->
     passes(cli, cluster)
 
 
+@pytest.mark.verify
 def test_different_damage_on_every_node_is_repaired_by_each_from_the_others(tmp_path: Path) -> None:
     """No replica is whole, and together they are: nothing is lost, and the groups need not be open for it."""
     with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:

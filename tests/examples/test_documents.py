@@ -43,6 +43,7 @@ def installs(block: Block) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
 def test_every_block_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     """From the source tree. The blocks that install run in the test of the wheel."""

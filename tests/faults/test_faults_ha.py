@@ -36,7 +36,7 @@ def wait_in_sync(cluster: LocalCluster, *nodes: str) -> None:
     wait_for(lambda: in_sync(cluster) == set(nodes), WAIT_S, f"{', '.join(nodes)} in sync")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.verify
 @pytest.mark.parametrize("transfer", ["push", "pull"])
 def test_masters_and_slaves_killed_under_load(tmp_path: Path, transfer: str) -> None:
     """Nothing acknowledged is lost, the set shrinks and grows, and the files of all nodes prove to be equal at the end."""

@@ -328,6 +328,7 @@ def test_majority_of_wiped_nodes_does_not_start_a_new_history(tmp_path: Path) ->
         real.end_all(cluster)
 
 
+@pytest.mark.verify
 def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
     """`up` prints where it is ready and what to do next, reports a node that dies, ends with 0 on SIGINT, and resumes the directory."""
     base = real.base_port()

@@ -51,6 +51,7 @@ def said(process: subprocess.Popen[bytes]) -> str:
     return text.splitlines()[-1]
 
 
+@pytest.mark.verify
 def test_what_cannot_be_read_or_written_at_a_start_is_73(tmp_path: Path) -> None:
     """The files of the controller and the record of the starts, which lie outside of what opening a group explains."""
     cluster = prepare(tmp_path, nodes=1)

@@ -49,6 +49,7 @@ async def fill(bench: QueryBench, seed: int, count: int = 40) -> list[tuple[int,
     return sent
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_pages_hold_every_message_once_and_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By key newest first, by time oldest first, from any node, however small the pages and the byte limits are."""

@@ -112,6 +112,7 @@ class History:
         return queue is not None and offset < queue.cursor and (key, offset) not in self.live
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("most", [4, 1000])
 @pytest.mark.parametrize("seed", range(30))
 def test_a_lease_counts_as_acknowledged_if_its_acknowledgement_ended_it(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,7 @@ def test_every_flipped_bit_is_refused(count: int) -> None:
     verify_range(data, *PLACE)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("alike", [0, 17, 39, 40])
 def test_flipped_bits_in_a_long_range(alike: int) -> None:
     """The same for a range long enough for the vector path, at random places; also where entries of equal size are detected by their
@@ -75,6 +76,7 @@ def test_flipped_bits_in_a_long_range(alike: int) -> None:
         assert starts[error.index - 7] == error.offset <= at < starts[error.index - 6]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("count", "alike"), [(1, 0), (3, 0), (20, 0), (20, 18), (20, 20)])
 def test_every_cut_is_refused_unless_it_is_between_entries(count: int, alike: int) -> None:
     """A range that lost bytes at its end is refused at the entry that is not whole; cut between entries it is a shorter range."""

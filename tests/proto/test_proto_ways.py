@@ -166,6 +166,7 @@ def test_damaged_and_hostile_ranges(count: int, what: tuple[Any, ...]) -> None:
     agree(count, what)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("place", PLACES)
 def test_values_at_the_edges_of_every_field(place: tuple[int, int]) -> None:
     """In the first, a middle and the last entry of a range, with correct checksums."""

@@ -460,6 +460,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("core", "controller"), PLANTED, ids=lambda planted: planted.__name__)
 def test_the_checks_find_every_broken_rule(core: type[Core], controller: type[Controller]) -> None:
     """Within a hundred seeds."""

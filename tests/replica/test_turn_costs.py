@@ -51,6 +51,7 @@ def test_a_hundred_more_calls_are_found_and_named(costs: dict[str, Cost], known:
     assert "+90.00 a commit  a: slow 60.00, other 30.00\n" in told and "+10.00 a commit  b: helper 10.00" in told
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize(
     ("more", "told"),

@@ -62,6 +62,7 @@ class Loops:
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("seed", "sealed"), [(1, False), (4, True)])
 def test_a_byte_that_rots_in_a_complete_file_is_found_named_and_mended(seed: int, sealed: bool) -> None:
     """While everything runs, and long before anybody verifies the replica as a whole; nothing that is whole is ever called damaged."""

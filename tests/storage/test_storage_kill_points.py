@@ -210,6 +210,7 @@ def check(name: str, disk: ForgetfulDisk, promises: Promises) -> None:
         raise AssertionError(f"killed at {name}: {error}") from error
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_crash_anywhere_loses_nothing_acknowledged(scenario: str) -> None:
     """Killed before or half-way through every operation, with the page cache kept and with a power cut: every promise holds."""
@@ -233,7 +234,7 @@ def second_crashes(name: str, disk: ForgetfulDisk, promises: Promises, seed: int
             check(f"{name}, again at {at}, then a power cut", after_power_cut(again.disk, seed), told)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_second_crash_during_recovery_is_fine_too(scenario: str) -> None:
     """A sample of kill points of the recovery from a sample of crashes."""

@@ -162,6 +162,7 @@ class Life:
                 assert not any(self.disk.read_file(path)[max(0, log.end_pos - base) :])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(25))
 def test_lives_on_a_forgetful_disk(seed: int, mode: str) -> None:

@@ -208,6 +208,7 @@ def test_a_manifest_that_the_store_lost_or_damaged_is_written_again(tiered: Any)
     assert one.state.verified_pos == SIZE
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("step", range(1, 25))
 def test_an_interruption_anywhere_is_continued(tiered: Any, step: int) -> None:
     """The process ends before the n-th request; the next life brings everything to the same end, and uploads no file more than twice."""
