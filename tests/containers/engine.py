@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ IMAGE = "ledgermq:local"
 NODES = {"n1": (8081, 11081), "n2": (8082, 11082), "n3": (8083, 11083)}
 """Node → the client port and the HTTP port that compose.yaml publishes."""
 ENDPOINTS = ";".join(f"127.0.0.1:{client}" for client, _ in NODES.values())
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Opens what containers publish, past any proxy of the environment."""
 DOCKER_S = 60
 LOCK_FILE = "ledgermq-compose.lock"
 

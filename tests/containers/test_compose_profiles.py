@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import wait_for
-from tests.containers.engine import NODES, Project, built, docker, engine_missing
+from tests.containers.engine import NODES, OPENER, Project, built, docker, engine_missing
 from tests.packaging.test_dashboards import NAMES, executable, expressions
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
@@ -27,7 +26,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
 FILES = [Path(__file__).with_name("prometheus.yaml")]
 TOPIC = "orders"
 LINES = 400
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @pytest.fixture

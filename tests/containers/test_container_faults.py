@@ -17,7 +17,6 @@ import os
 import random
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ import pytest
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from tests.cluster import wait_for
 from tests.containers import faults
-from tests.containers.engine import NODES, Project, built, docker, engine_missing
+from tests.containers.engine import NODES, OPENER, Project, built, docker, engine_missing
 from tests.containers.traffic import NATIVE, OFFICIAL, Traffic, traffic
 from tests.faults.histories import OPTIONS
 
@@ -44,8 +43,6 @@ STAND_STILL_S = 1.0
 LOSS = 0.2
 RATE_BITS_PER_S = 2_000_000
 WRITES_PER_S = 10
-
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass
@@ -262,7 +259,7 @@ def test_every_fault_can_be_made_here() -> None:
 def ready(node: str) -> bool:
     _, port = NODES[node]
     try:
-        with _OPENER.open(f"http://127.0.0.1:{port}/readyz", timeout=ANSWER_S) as response:
+        with OPENER.open(f"http://127.0.0.1:{port}/readyz", timeout=ANSWER_S) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
@@ -300,7 +297,7 @@ def is_whole() -> bool:
 
 
 def slow_syncs(node: str) -> float:
-    with _OPENER.open(f"http://127.0.0.1:{NODES[node][1]}/metrics", timeout=10) as response:
+    with OPENER.open(f"http://127.0.0.1:{NODES[node][1]}/metrics", timeout=10) as response:
         lines = response.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("ledgermq_slow_syncs_total"))
 

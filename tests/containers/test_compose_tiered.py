@@ -1,0 +1,81 @@
+"""The profile `tiered` of compose.yaml for real: sealed log files reach the store, a node that lost its volume is made from them, and the
+audit of volumes and store passes.
+
+Needs a container engine; `.ci/with-engine` provides one and a base image (BASE_IMAGE). Needs also a Go distribution, from which the test
+makes the image that builds the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import wait_for
+from tests.containers.engine import NODES, OPENER, Project, built, docker, engine_missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
+
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+GO_IMAGE = "ledgermq-test-go"
+FILE_BYTES = 64 << 20
+LINES, LINE_BYTES = 100, 1 << 20
+READ = 'direction="read"'
+STORE = ("--store", "s3://ledger/compose", "--store-endpoint", "http://store:7070")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """Nodes and store, as the comment in compose.yaml starts them, and a topic of which more than one log file was sent."""
+    reason = engine_missing()
+    if reason is not None:
+        pytest.skip(reason)
+    go, base = shutil.which("go"), os.environ.get("BASE_IMAGE")
+    if go is None or base is None or not CERTIFICATES.is_file():
+        pytest.skip("needs a Go distribution, BASE_IMAGE, and the certificates of a Debian")
+    root = subprocess.run([go, "env", "GOROOT"], capture_output=True, text=True, check=True).stdout.strip()
+    context = tmp_path / "go"
+    shutil.copytree(root, context / "go", symlinks=True, ignore=shutil.ignore_patterns("test", "doc"))
+    shutil.copy(CERTIFICATES, context / "certificates.crt")
+    (context / "Dockerfile").write_text(
+        f"FROM {base}\nCOPY certificates.crt {CERTIFICATES}\nCOPY go /usr/local/go\nENV PATH=/usr/local/go/bin:/usr/bin:/bin\n"
+    )
+    docker("build", "--tag", GO_IMAGE, str(context))
+    with built(Project({"LEDGERMQ_CONFIG": "node-tiered.yaml", "GO_IMAGE": GO_IMAGE})) as project:
+        project.run("--profile", "tiered", "up", "--build", "-d", timeout=1200)
+        project.ledgermq("status", "--wait", "60s", "--strict")
+        project.ledgermq("topic", "create", "orders", "--queues", "1")
+        lines = tmp_path / "lines"
+        lines.write_text("".join(f"order {n} {'x' * LINE_BYTES}\n" for n in range(LINES)))
+        sent = json.loads(project.ledgermq("send", "--topic", "orders", "--file", str(lines), "--json"))
+        assert sent["acknowledged"] == LINES
+        yield project
+
+
+def metric(node: str, name: str, label: str = "") -> float:
+    """The sum of a node's samples of a metric."""
+    with OPENER.open(f"http://127.0.0.1:{NODES[node][1]}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name}{{", f"{name} ")) and label in line)
+
+
+def test_sealed_files_reach_the_store_and_a_lost_volume_comes_back_from_it(project: Project) -> None:
+    """Every node has compared the stored file; a node without its volume takes it from the store; then volumes and store are audited."""
+    wait_for(lambda: all(metric(node, "ledgermq_tiered_bytes_total", READ) >= FILE_BYTES for node in NODES), 180, "a file in the store")
+    project.run("rm", "--stop", "--force", "n3")
+    docker("volume", "rm", f"{project.name}_n3-data")
+    project.run("--profile", "tiered", "up", "-d", "n3")
+    project.ledgermq("status", "--wait", "120s", "--strict")
+    assert metric("n3", "ledgermq_installed_bytes_total", 'source="store"') >= FILE_BYTES
+    bodies = project.ledgermq("consume", "--topic", "orders", "--group", "shipping", "--until-empty", "3s").splitlines()
+    assert sorted(int(body.split()[1]) for body in bodies) == list(range(LINES))
+    project.run("stop", *NODES)
+    audit = project.run("--profile", "audit", "run", "--rm", "audit", "audit", "--volumes", "--engine", "local", *STORE, "--json")
+    found = json.loads(audit.stdout)
+    assert found["verdict"] == "PASS", found["reasons"]
+    assert [stored for stored in found["stored"] if stored["compared"]["manifests"] == [[0, stored["files"] * FILE_BYTES]]]
