@@ -26,11 +26,15 @@ test: ## the fast tests
 	@if $(VENV)/python -c 'import ledgermq_native' 2>/dev/null; then echo "without ledgermq-native:"; \
 		LEDGERMQ_PURE=1 $(VENV)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not soak and not verify" $(TWINS); fi
 
-test-slow: ## real processes, the official Python client, Spark: what needs quiet, then three at a time
+# Of the tests with real processes: what needs quiet, then three files at a time.
+define slow_tests
+@$(VENV)/python -m pytest -q --durations 10 -m "slow and quiet and $(1) and not soak" $(SLOW_FILES)
+@$(VENV)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 40 -m "slow and not quiet and $(1) and not soak" $(SLOW_FILES)
+endef
+
+test-slow: ## real processes, the official Python client, Spark
 	@bash deploy/setup-venv.sh dev
-	@$(VENV)/python -m pytest -q --durations 10 -m "slow and quiet and not verify and not soak" $(SLOW_FILES)
-	@$(VENV)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 40 \
-		-m "slow and not quiet and not verify and not soak" $(SLOW_FILES)
+	$(call slow_tests,not verify)
 
 native: ## the optional compiled package ledgermq-native: built with cargo, installed into .venv
 	@bash deploy/native.sh build
@@ -47,7 +51,7 @@ verify: ## the long check: also containers, other clients, RocketMQ's own classe
 		else echo "no cargo: ledgermq-native is neither built nor checked"; fi
 	@$(MAKE) --no-print-directory test test-slow
 	@$(VENV)/python -m pytest -q -n 2 --durations 20 -m "verify and not slow and not soak"
-	@$(VENV)/python -m pytest -q --durations 40 -m "verify and slow and not soak" $(SLOW_FILES)
+	$(call slow_tests,verify)
 	@if $(VENV)/python -c 'import ledgermq_native' 2>/dev/null; then echo "clients of nodes without ledgermq-native:"; \
 		LEDGERMQ_PURE=1 $(VENV)/python -m pytest -q --durations 20 -m "not soak" $(BY_CLIENTS); fi
 	@$(VENV)/python -m bench.sim_soak --for 1800 --from-commit

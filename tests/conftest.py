@@ -22,6 +22,7 @@ USUAL_THRESHOLDS = gc.get_threshold()
 """Collecting tests creates thousands of lasting objects, and garbage collection at every 700 new objects takes an eighth of the time; hence
 a higher threshold. While tests run, the usual thresholds apply, because stores are reference cycles that hold open files."""
 BEGIN_FIRST = (
+    "audit/test_repair_trials.py",
     "containers/test_container_faults.py",
     "examples/test_flights_demo.py",
     "audit/test_audit_spark.py",
@@ -41,7 +42,7 @@ BEGIN_FIRST = (
     "e2e/test_e2e_audit_ha.py",
 )
 """Files that take minutes. They start first, so that parallel workers end at about the same time. The two container tests cannot run at the
-same time: as the first and fourth file of three workers, they run on the same worker."""
+same time: three places apart, they run on the same of three workers."""
 
 
 CASES: Counter[tuple[pytest.Collector | None, str]] = Counter()
