@@ -77,10 +77,7 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: Any) -> DataSourceReader:
         if self._is_topic():
-            if "store" in self.options:
-                raise ValueError(
-                    "option store: a topic of a running cluster is read through its nodes; use view entries, records or segments"
-                )
+            self._refuse_store()
             return ClusterReader(schema, self.options)
         if "works" in self.options:
             return WorkReader(schema, json.loads(self.options["works"]))
@@ -95,11 +92,13 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         self._need_cluster()
         if self._is_topic():
+            self._refuse_store()
             return ClusterStreamReader(schema, self.options)
         view = self._view()
         if view != "entries":
             raise ValueError(f"view {view} cannot be streamed; entries and a topic (view messages) can")
-        return EntryStreamReader(schema, self.options, wanted_of(self.options, view, VIEWS[view].kinds))
+        wanted = wanted_of(self.options, view, VIEWS[view].kinds)
+        return EntryStreamReader(schema, self.options, wanted, store_for(self.options, view))
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         self._need_cluster()
@@ -109,6 +108,13 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
         self._need_cluster()
         # Spark sets overwrite only for the output mode complete.
         return ClusterStreamWriter(schema, self.options, overwrite)
+
+    def _refuse_store(self) -> None:
+        if "store" in self.options:
+            raise ValueError(
+                "option store: a topic of a running cluster is read through its nodes, which read the store; omit it, "
+                "or use view entries, records or segments"
+            )
 
     def _need_cluster(self) -> None:
         if "endpoints" not in self.options:
