@@ -107,6 +107,7 @@ class OpenStore:
     def check(self, group: GroupResult) -> None:
         """Compare with a judged broker group."""
         if self.lost:
+            group.store_lost = True
             group.reasons.append(f"group {group.group}: {self.lost}")
             return
         if group.group in self.unread:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import Finding
+from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.reading.walk import LogFile
 
 MAJORITY = "majority"
 """The rule of a group whose records name none."""
@@ -40,6 +42,10 @@ class StoredResult:
     """On no audited replica: compared with digests only."""
     not_stored: Spans = field(default_factory=list)
     """Parts of the replicas' logs that the store does not have."""
+    begins_with: int = 0
+    """The entry with which the stored log begins, whether its file is there or not."""
+    sound: list[tuple[LogFile, LogReport]] = field(default_factory=list)
+    """The files that are what their manifests, the replicas' records and their neighbours say, in order of position, with their scans."""
 
 
 @dataclass(slots=True)
@@ -79,6 +85,8 @@ class GroupResult:
     """Replicas of a running cluster that could not be read → why."""
     stored: list[StoredResult] = field(default_factory=list)
     """What was compared of its log in an object store, if one was given."""
+    store_lost: bool = False
+    """An object store was given, and could not be listed: nobody knows what it holds."""
 
     @property
     def proving(self) -> tuple[str, ...]:

@@ -149,6 +149,11 @@ def _check_log(
             found.unsealed.append((file.base, file.next_base))
         if not _compare_with_replicas(result, file, report, found):
             found.alone.append((file.base, file.next_base))
+    # What else is wrong with a record was so when a majority sealed it, and is the same on every replica.
+    named = {finding.flaw.file for finding in result.findings if finding.flaw.rule.startswith("stored.")}
+    readable = [file for file in log.files if (file.base, file.next_base) in found.read and not named & {file.key, file.object}]
+    found.sound = [(log.task(file), reports[file.object]) for file in readable]
+    found.begins_with = log.begin_index
     found.begin_index = log.files[0].first if log.files else None
     found.last_index = log.files[-1].last if log.files else None
     reach = max((one.end_pos for one in result.replicas), default=0)

@@ -26,6 +26,7 @@ from ledgermq.audit.clients.scope import Scope, from_json, scope_of, to_json
 from ledgermq.audit.clients.stored import Slice
 from ledgermq.audit.outputs import WriteTo, text
 from ledgermq.audit.reading.node_paths import NodeLost
+from ledgermq.audit.reading.objects import StoreLost
 
 WHO = "clients"
 """Takes the place of a replica in findings about clients."""
@@ -54,7 +55,7 @@ COUNTS = (
 OPEN = {
     "beyond": "are behind the compared index, or were delivered while the log was read",
     "foreign": "are of a broker group or a log that was not given",
-    "unreadable": "may be in entries that no replica holds intact",
+    "unreadable": "may be in entries that neither a replica nor the object store holds intact",
 }
 """Counts that make the audit incomplete, and why."""
 
@@ -126,20 +127,20 @@ def check_clients(groups: Sequence[GroupResult], given: ClientFiles, join: Joine
     reason, not a finding. Raises BadFile."""
     try:
         return _held(groups, given, join)
-    except (NodeLost, OSError) as error:
+    except (NodeLost, StoreLost, OSError) as error:
         why = f"clients' files were not compared with the log, which could not be read again ({error}); audit again"
         return ClientResult(list(given.names), reasons=[why])
 
 
 def _held(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> ClientResult:
     parts = given.parts
-    scopes, slices = [], []
+    scopes, slices, entries = [], [], 0
     for group in groups:
-        scope, own = scope_of(group)
+        scope, own, count = scope_of(group)
         scopes.append(scope)
         slices += own
+        entries += count
     told = to_json(scopes)
-    entries = sum(report.entries for group in groups for one in group.replicas[:1] for report in one.reports)
     deliveries = [part for part in parts if part.kind == DELIVERIES]
     rows = entries + sum(part.rows or PART_ROWS for part in deliveries)
     buckets = max(1, -(-rows // BUCKET_ROWS))

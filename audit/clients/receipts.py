@@ -6,7 +6,7 @@ be read: trimmed and unreadable messages are counted. A message acknowledged fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -112,9 +112,17 @@ def _out_of_reach(receipts: Receipts, scopes: Mapping[str, Scope], found: Flags)
         known = pc.is_in(logs, pa.array(scope.log_ids, pa.string())).to_numpy(zero_copy_only=False)
         foreign |= here & ~known
         trimmed |= here & (receipts.index < scope.begin)
-        unreadable |= here & np.isin(receipts.index, scope.unreadable)
+        unreadable |= here & _within(receipts.index, scope.unreadable)
         beyond |= here & (receipts.index > scope.last) & (not scope.whole)
     return [("foreign", foreign), ("trimmed", trimmed), ("unreadable", unreadable), ("beyond", beyond & ~found)]
+
+
+def _within(index: I64, ranges: Sequence[tuple[int, int]]) -> Flags:
+    """Whether each entry lies in one of the ranges, which are sorted."""
+    firsts, lasts = (np.array([bounds[side] for bounds in ranges], np.int64) for side in (0, 1))
+    before = np.searchsorted(firsts, index, side="right")
+    inside: Flags = (before > 0) & (index <= np.append(np.maximum.accumulate(lasts), -1)[before - 1])
+    return inside
 
 
 def _tell_differences(bucket: Bucket, receipts: Receipts, at: I64, sure: Flags, tell: Tell) -> None:

@@ -80,6 +80,12 @@ class StoredLog:
         return told["pos"] if told is not None else self.files[0].base if self.files else 0
 
     @property
+    def begin_index(self) -> int:
+        """The entry with which it begins."""
+        told = self.moved if self.moved is not None else None if self.about is None else self.about["begin"]
+        return int(told["index"]) if told is not None else self.files[0].first if self.files else 0
+
+    @property
     def end(self) -> int:
         return self.files[-1].next_base if self.files else self.begin
 

@@ -6,7 +6,8 @@ Spark: functions that are passed by name, and texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +20,17 @@ from ledgermq.audit.clients.bad_file import BadFile
 from ledgermq.audit.clients.joining import Judge, Side
 from ledgermq.audit.clients.results import LISTED
 from ledgermq.audit.reading.node_paths import NodeLost
+from ledgermq.audit.reading.objects import StoreLost
+from ledgermq.audit.spark.task_access import TaskAccess
 
 PARTITIONS_MAX = 10_000
+ERRORS: dict[str, Callable[[str], Exception]] = {
+    "BadFile": BadFile,
+    "NodeLost": partial(NodeLost, ""),
+    "StoreLost": StoreLost,
+    "FileNotFoundError": OSError,
+}
+"""What a task may raise about a file that it reads, by its name in Spark's text."""
 COUNTED = ("what", "broker_group", "topic", "window_ms")
 
 
@@ -32,7 +42,7 @@ class SparkJoin:
 
     def __call__(self, left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int) -> Iterator[pa.Table]:
         """Yield sums of counts, and up to `LISTED` findings of each rule; a row without text counts the others. Raises BadFile,
-        NodeLost."""
+        NodeLost, StoreLost, OSError."""
         frames = [self._frame(side, buckets).groupBy("bucket") for side in (left, right)]
 
         def judged(ours: pa.Table, theirs: pa.Table) -> pa.Table:
@@ -54,9 +64,10 @@ class SparkJoin:
             found.unpersist()
 
     def _frame(self, side: Side, buckets: int) -> Any:
-        read = side.read
+        read, access = side.read, TaskAccess.of(side.sources)
 
         def reading(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            access.use()
             for batch in batches:
                 for source in batch.column(0).to_pylist():
                     yield from read(source, buckets)
@@ -74,10 +85,10 @@ def _table(frame: Any, schema: pa.Schema) -> pa.Table:
 
 
 def _told(error: Exception) -> Exception:
-    """Convert the error of a task about a clients' file, or about a node, to the error raised without Spark."""
-    for kind in (BadFile, NodeLost):
-        mark = f"{kind.__name__}: "
+    """Convert the error of a task about a file to the error raised without Spark."""
+    for name, made in ERRORS.items():
+        mark = f"{name}: "
         said = [line.partition(mark)[2] for line in str(error).splitlines() if mark in line]
         if said:
-            return BadFile(said[-1]) if kind is BadFile else NodeLost("", said[-1])
+            return made(said[-1])
     return error

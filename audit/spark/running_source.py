@@ -4,7 +4,8 @@
 
 A table ends at an audit marker in each log, like an audit of the cluster. A stream's offset is a log index: a batch is a range of indexes
 that were committed before it was planned and never change, so computing it again gives the same rows. Offsets are only in the checkpoint.
-Nothing here judges; the views read.
+With option `store` the entries that the replica no longer has come from the object store; a batch that is computed again may then name
+another replica and file for the same entries. Nothing here judges; the views read.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from ledgermq.audit.checks.opening import open_running
 from ledgermq.audit.checks.replica import Point, Replica
 from ledgermq.audit.reading import remote
 from ledgermq.audit.reading.node_paths import authorities_of, node_path
+from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.ranges import Span
 from ledgermq.audit.running import ADMIN, REPLICAS, RUNNING, RunningCluster
 from ledgermq.audit.spark.cluster_options import count_of, flag_of, option
+from ledgermq.audit.spark.stored import shares_of, stored_log
+from ledgermq.audit.spark.task_access import TaskAccess
 from ledgermq.audit.spark.views.entries import EntriesView
 from ledgermq.audit.spark.views.view import Share
 from ledgermq.audit.spark.views.wanted import INDEX, Wanted
@@ -71,17 +75,22 @@ class Stretch(Share):
     wanted: Wanted = EVERYTHING
 
 
+def _stretch(share: Share, wanted: Wanted) -> Stretch:
+    return Stretch(share.directory, share.task, share.start, share.names, wanted)
+
+
 class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """The entries of one replica in log order, as they are committed. Sent to Spark's workers."""
 
     _goal: int | None = None
     """The end for a query that reads the existing entries and stops; None: it continues."""
 
-    def __init__(self, schema: Any, options: Mapping[str, str], wanted: Wanted) -> None:
+    def __init__(self, schema: Any, options: Mapping[str, str], wanted: Wanted, store: StoreAccess | None = None) -> None:
         if wanted.replicas is None or len(wanted.replicas) != 1:
             raise ValueError("option replicas: a stream reads one replica; give its name, such as n1")
         (self._node,) = wanted.replicas
         self._endpoints, self._access = option(options, "endpoints"), access_for(options)
+        self._tasks = TaskAccess(self._access, store)
         self._wanted = wanted
         self._most = count_of(options, "maxEntriesPerTrigger")
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
@@ -89,8 +98,11 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     # -- offsets
 
     def initialOffset(self) -> dict[str, int]:
-        begin = int(self._described()[2].begin.index) + 1
-        return {INDEX: max(begin, self._wanted.span(INDEX).low or 0)}
+        _, group, told = self._described()
+        low, begin = self._wanted.span(INDEX).low or 0, int(told.begin.index) + 1
+        if self._tasks.store is not None and low < begin:
+            begin = stored_log(self._tasks.store, group, told.log_id, told.begin.end_pos).begin_index
+        return {INDEX: max(begin, low)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
@@ -120,19 +132,34 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         if last < first:
             return []
         authority, group, told = self._described()
-        if first <= told.begin.index:
-            why = f"entries {first} to {told.begin.index} of {self._node} were trimmed before they were read"
-            raise ValueError(f"{why}; restart with a new checkpoint, and extend the retention")
-        here = Point(told.end.index, told.end.end_pos, told.end.term, told.end.chain)
-        replica = open_running(node_path(authority), group, here)
-        wanted = replace(self._wanted, spans=()).bounded(INDEX, Span(first, last))
-        shares = EntriesView().shares(replica, wanted)
-        return [Stretch(share.directory, share.task, share.start, share.names, wanted) for share in shares]
+        begin = int(told.begin.index) + 1
+        everything = replace(self._wanted, spans=())
+        found: list[Stretch] = []
+        if first < begin:
+            wanted = everything.bounded(INDEX, Span(first, min(last, begin - 1)))
+            found += [_stretch(share, wanted) for share in self._stored(first, group, told, wanted)]
+        if last >= begin:
+            here = Point(told.end.index, told.end.end_pos, told.end.term, told.end.chain)
+            replica = open_running(node_path(authority), group, here)
+            wanted = everything.bounded(INDEX, Span(max(first, begin), last))
+            found += [_stretch(share, wanted) for share in EntriesView().shares(replica, wanted)]
+        return found
+
+    def _stored(self, first: int, group: str, told: audit_pb2.DescribeReplicaResponse, wanted: Wanted) -> Iterator[Share]:
+        """The files in the store with entries before the replica's log, from `first` on."""
+        begin, where = int(told.begin.index) + 1, self._node
+        if self._tasks.store is not None:
+            log = stored_log(self._tasks.store, group, told.log_id, told.begin.end_pos)
+            if first >= log.begin_index:
+                return shares_of(log, told.begin.end_pos, wanted)
+            begin, where = log.begin_index, "the object store"
+        why = f"entries {first} to {begin - 1} of {where} were trimmed before they were read"
+        raise ValueError(f"{why}; restart with a new checkpoint, and extend the retention")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # For an empty list Spark makes an empty partition of its own.
         if isinstance(partition, Stretch):
-            remote.use(self._access)
+            self._tasks.use()
             for batch in EntriesView().read(partition, partition.wanted):
                 yield batch.to_arrow(self._schema)
 

@@ -32,14 +32,14 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.jobs import adopt
 from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.files import is_directory
-from ledgermq.audit.reading.node_paths import NODE
 from ledgermq.audit.reading.objects import StoreAccess
-from ledgermq.audit.reading.remote import access, use
+from ledgermq.audit.reading.remote import use
 from ledgermq.audit.spark.cluster_options import flag_of, option
 from ledgermq.audit.spark.cluster_sink import ClusterStreamWriter, ClusterWriter
 from ledgermq.audit.spark.cluster_source import ClusterReader, ClusterStreamReader, message_schema
 from ledgermq.audit.spark.running_source import EntryStreamReader, access_for, running_replicas
 from ledgermq.audit.spark.stored import WholeLogs, store_for
+from ledgermq.audit.spark.task_access import TaskAccess
 from ledgermq.audit.spark.views.entries import EntriesView
 from ledgermq.audit.spark.views.key_units import KeyView
 from ledgermq.audit.spark.views.messages import MessagesView, RecordsView
@@ -48,7 +48,7 @@ from ledgermq.audit.spark.views.state import StateView
 from ledgermq.audit.spark.views.units import IndexView, QueueView
 from ledgermq.audit.spark.views.view import Share, View, struct_of
 from ledgermq.audit.spark.views.wanted import Wanted, wanted_of
-from ledgermq.audit.works import STORED, Work
+from ledgermq.audit.works import Work
 
 VIEWS: dict[str, View] = {
     "entries": EntriesView(),
@@ -77,10 +77,7 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: Any) -> DataSourceReader:
         if self._is_topic():
-            if "store" in self.options:
-                raise ValueError(
-                    "option store: a topic of a running cluster is read through its nodes; use view entries, records or segments"
-                )
+            self._refuse_store()
             return ClusterReader(schema, self.options)
         if "works" in self.options:
             return WorkReader(schema, json.loads(self.options["works"]))
@@ -95,11 +92,13 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         self._need_cluster()
         if self._is_topic():
+            self._refuse_store()
             return ClusterStreamReader(schema, self.options)
         view = self._view()
         if view != "entries":
             raise ValueError(f"view {view} cannot be streamed; entries and a topic (view messages) can")
-        return EntryStreamReader(schema, self.options, wanted_of(self.options, view, VIEWS[view].kinds))
+        wanted = wanted_of(self.options, view, VIEWS[view].kinds)
+        return EntryStreamReader(schema, self.options, wanted, store_for(self.options, view))
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         self._need_cluster()
@@ -109,6 +108,13 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
         self._need_cluster()
         # Spark sets overwrite only for the output mode complete.
         return ClusterStreamWriter(schema, self.options, overwrite)
+
+    def _refuse_store(self) -> None:
+        if "store" in self.options:
+            raise ValueError(
+                "option store: a topic of a running cluster is read through its nodes, which read the store; omit it, "
+                "or use view entries, records or segments"
+            )
 
     def _need_cluster(self) -> None:
         if "endpoints" not in self.options:
@@ -213,9 +219,7 @@ class WorkReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, schema: Any, works: list[str]) -> None:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._works = works
-        # The credentials are known where the query is planned; tasks may run on machines that do not have them.
-        self._access = access() if any(NODE in work for work in works) else None
-        self._store = objects.access().with_keys() if any(f'"kind": "{STORED}"' in work for work in works) else None
+        self._access = TaskAccess.of(works)
 
     def partitions(self) -> list[WorkPartition]:
         return [WorkPartition(work) for work in self._works]
@@ -225,9 +229,6 @@ class WorkReader(DataSourceReader):  # type: ignore[misc]
         return {**self.__dict__, "_works": []}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if self._access is not None:
-            use(self._access)
-        if self._store is not None:
-            objects.use(self._store)
+        self._access.use()
         if isinstance(partition, WorkPartition):
             yield work_batch(Work.from_json(partition.work)).to_arrow(self._schema)

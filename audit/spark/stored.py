@@ -49,7 +49,7 @@ class WholeLogs:
         present = [one for one in replicas if one.sizes[0] and wanted.has_replica(one.name, one.group)]
         groups = {one.group for one in present}
         self.replicas = [max((one for one in present if one.group == group), key=_reach) for group in sorted(groups)]
-        logs = [(one, _log_of(found, one, access.place)) for one in self.replicas]
+        logs = [(one, _log_of(found, one.group, one.log_id, access.place)) for one in self.replicas]
         self._logs = [(log, one.begin.pos) for one, log in logs]
         if not replicas:
             self._logs = [(_only(found, group), None) for group in sorted({log.group for log in found})]  # type: ignore[misc]
@@ -59,14 +59,26 @@ class WholeLogs:
     def shares(self, wanted: Wanted) -> Iterator[Share]:
         """The tasks for the stored files before the replicas' logs that may hold wanted entries."""
         for log, end in self._logs:
-            if not wanted.has_replica(NAME, log.group):
-                continue
-            before_ms = 0
-            for file in log.files:
-                spans = wanted.span(INDEX).meets(file.first, file.last), wanted.span(POS).meets(file.base, file.end - 1)
-                if (end is None or file.base < end) and all(spans) and wanted.span(MS).meets(before_ms, file.last_store_ms):
-                    yield Share(NAME, log.task(file))
-                before_ms = file.last_store_ms
+            if wanted.has_replica(NAME, log.group):
+                yield from shares_of(log, end, wanted)
+
+
+def shares_of(log: StoredLog, end: int | None, wanted: Wanted) -> Iterator[Share]:
+    """The tasks for the stored files before position `end` that may hold wanted entries."""
+    before_ms = 0
+    for file in log.files:
+        spans = wanted.span(INDEX).meets(file.first, file.last), wanted.span(POS).meets(file.base, file.end - 1)
+        if (end is None or file.base < end) and all(spans) and wanted.span(MS).meets(before_ms, file.last_store_ms):
+            yield Share(NAME, log.task(file))
+        before_ms = file.last_store_ms
+
+
+def stored_log(access: StoreAccess, group: str, log_id: str, end: int) -> StoredLog:
+    """One log in a store. Raises ValueError if it is not there or lacks files before position `end`, StoreLost."""
+    objects.use(access)
+    log = _log_of(find_logs(), group, log_id, access.place)
+    _require_whole(log, end)
+    return log
 
 
 def _reach(one: Replica) -> int:
@@ -74,12 +86,10 @@ def _reach(one: Replica) -> int:
     return max(-1 if one.mark is None else one.mark.index, -1 if one.point is None else one.point.index)
 
 
-def _log_of(found: Sequence[StoredLog], one: Replica, place: str) -> StoredLog:
-    log = next((log for log in found if (log.group, log.log_id) == (one.group, one.log_id)), None)
+def _log_of(found: Sequence[StoredLog], group: str, log_id: str | None, place: str) -> StoredLog:
+    log = next((log for log in found if (log.group, log.log_id) == (group, log_id)), None)
     if log is None:
-        raise ValueError(
-            f"option store: {place} holds no log {one.log_id} of {one.group}; give the address that the nodes have as tiered.url"
-        )
+        raise ValueError(f"option store: {place} holds no log {log_id} of {group}; give the address that the nodes have as tiered.url")
     return log
 
 

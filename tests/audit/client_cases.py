@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -106,11 +107,11 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def write_clients(
-    base: Path, leave_out: int | None = None, twice: int | None = None, swap: int | None = None, last: Message | None = None
+    base: Path, leave_out: int | None = None, twice: int | None = None, swap: int | None = None, more: Sequence[Message] = ()
 ) -> Clients:
     """Frames of two producers, unary messages, and a FIFO topic; every message was received. `leave_out`: this frame was acknowledged but
-    is not stored. `twice`: this frame is stored twice. `swap`: this frame is stored after the next one of its producer. `last`: one more
-    entry."""
+    is not stored. `twice`: this frame is stored twice. `swap`: this frame is stored after the next one of its producer. `more`: further
+    entries."""
     truth = Writer(base / "truth" / "n1")
     plan: list[tuple[int | None, list[Message]]] = [(None, [membership(NODES), election(1, "n1", CREATED)])]
     first = {1: 0, 2: 4090}
@@ -134,7 +135,7 @@ def write_clients(
         times = {number: messages[0].time for number, messages in sent.items()}
         order = {swap: swap + 2, swap + 2: swap}
         plan = [(n, messages if n not in order else _at(sent[order[n]], times[n])) for n, messages in plan]
-    plan += [] if last is None else [(None, [last])]
+    plan.append((None, [*more]))
     clients = Clients(base, [])
     for name in NODES:
         writer = Writer(base / name)

@@ -49,6 +49,8 @@ class FakeNode:
     state: str = "running"
     address: str = ""
     up: bool = True
+    begin: int = 0
+    """The first entry on its disk."""
     pins: dict[str, int] = field(default_factory=dict)
     taken: int = 0
     forgets_pins: bool = False
@@ -130,7 +132,11 @@ class FakeNode:
         index = request.index if request.HasField("index") else self.applied
         if index > self.applied:
             return audit_pb2.DescribeReplicaResponse(status=admin_pb2.Status(code=50400, message="it lags"))
-        answer.begin.index = -1
+        answer.log_id = self.writer.log_id
+        answer.begin.index, answer.begin.end_pos = -1, 0
+        if self.begin:
+            # The begin is behind the last trimmed entry, with the file that follows.
+            answer.begin.index, answer.begin.end_pos = self.begin - 1, self.writer.entries[self.begin].pos
         answer.end.CopyFrom(self._point(index))
         return answer
 

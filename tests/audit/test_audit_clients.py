@@ -219,7 +219,7 @@ def test_what_an_operator_moved_comes_again(tmp_path: Path) -> None:
     for topic, verdict in ((FIFO, "PASS"), (TOPIC, "FAIL")):
         body = json.dumps({"g": GROUP, "t": topic, "q": [[0, 0]], "v": 1}, sort_keys=True, separators=(",", ":"))
         reset = Message("rmq_sys_ledgermq_delivery", body.encode(), tag="reset", time=CREATED + 9000)
-        clients = write_clients(tmp_path / topic, last=reset)
+        clients = write_clients(tmp_path / topic, more=[reset])
         row = next(row for row in clients.deliveries if row["topic"] == FIFO)
         clients.deliveries.append({**row, "delivered_ms": row["acknowledged_ms"] + 1, "attempt": 2})
         assert said(clients).verdict == verdict
@@ -269,6 +269,17 @@ def test_trimmed_messages_are_counted(tmp_path: Path) -> None:
     natives = sum(entry.message.flag > 0 for entry in below)
     assert (told.verdict, told.findings) == ("PASS", []), told.reasons
     assert begin.index > 5 and count(told, "trimmed") == len(below) + natives
+
+
+def test_a_queue_that_began_after_the_trim_has_lost_nothing_to_it(tmp_path: Path) -> None:
+    """A delivery of what was never in it is a phantom, in whichever file the queue's messages lie."""
+    clients = write_clients(tmp_path, more=[Message("late", bytes(4000), 0, "", f"late-{at}", 0, CREATED + 9000) for at in range(3)])
+    for writer in clients.writers:
+        writer.decide(1)
+        writer.trim(1)
+        writer.trim_queues(1)
+    next(row for row in clients.deliveries if row["topic"] == "late")["message_id"] = "never"
+    assert rules(said(clients)) == {"client.phantom": 1}
 
 
 def test_a_running_cluster_is_held_to_its_marker(true: Clients, cluster: tuple[Clients, list[GroupResult]]) -> None:

@@ -214,6 +214,10 @@ def test_both_joins_agree(session: Any, tmp_path: Path, monkeypatch: pytest.Monk
     bad.write_text('{"topic": "t", "message_id": "m", "delivered_ms": 1}\n[]\n')
     with pytest.raises(BadFile, match="line 2, is not a JSON object"):
         outcome.check_clients(groups, outcome.ClientFiles.find([], [str(bad)]), SparkEngine(session).join)
+    for writer in clients.writers:
+        (writer.log / "data" / f"{0:020d}").unlink()
+    here, there = (outcome.check_clients(groups, given, join) for join in (join_here, SparkEngine(session).join))
+    assert here.reasons == there.reasons and "could not be read again" in here.reasons[0]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,14 @@ from typing import Any
 
 import pytest
 
+from ledgermq.node.broker.calls.consumer_calls import Ack, Handle, Receive
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Reset
 from ledgermq.node.broker.calls.read_calls import Pull, ReadOffset
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.group.trace import Subject
+from ledgermq.node.frontend.admin import explaining
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
 from ledgermq.node.frontend.admin.group_reads import ReadThrough
 from ledgermq.node.frontend.admin.peeks import Peeks
@@ -25,13 +31,15 @@ from ledgermq.node.frontend.routing.tier_reads import FAILED_S, TierReads
 from ledgermq.proto import admin_pb2, log_pb2, peer_pb2
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode
-from ledgermq.proto.status import Code, LedgerError
+from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import Draft
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.tiered.range_cache import RangeCache
 from ledgermq.storage.tiered.tier_reader import Ranges, TierReader
-from tests.tiered.stored_log import Now
+from tests.tiered.stored_log import Now, topic
 from tests.tiered.test_tiered_carrying import SIZE, TieredStage
+
+TOLD = "told"
 
 
 class Served:
@@ -41,6 +49,7 @@ class Served:
         self.one = TieredStage(directory, files=0)
         self.driver = self.one.stage.driver
         self.entries: list[bytes] = []
+        self.tell_a_story()
         self.fill(3 * SIZE + 1000)
         self.one.carry_all()
         self.one.carry_all()
@@ -48,6 +57,8 @@ class Served:
         self.one.retain()
         self.one.check()
         self.fill(4 * SIZE + 1000)
+        # What happens to a message whose entries are in the store only.
+        self.driver.call(lambda token: Reset(token, "c", TOLD, [(0, 1)]))
         self.read_local()
         # The last stored file is on the disk, too.
         self.one.carry_all()
@@ -56,6 +67,18 @@ class Served:
         self.engine.on_view = self.engine.on_hidden = lambda listener: None
         self.now_s = 100.0
         self.tier = TierReads(self.engine, self.one.tiering.reader, lambda: self.now_s)
+
+    def tell_a_story(self) -> None:
+        """A transaction, delivered to the consumer group c, and another one that was rolled back."""
+        driver, ids = self.driver, ("told", "undone")
+        assert driver.call(lambda token: Configure(token, [topic(TOLD, 1)])) == Configured()
+        for number, name in enumerate(ids):
+            draft = Draft(TOLD, 0, b"x", encode(Fields(message_id=name)), 1)
+            half = driver.call(lambda token, draft=draft: Prepare(token, [draft], [None])).queue_offsets[0]
+            assert driver.call(lambda token, of=(half, TOLD, name, not number): Resolve(token, *of)).ok
+        [lease] = driver.call(lambda token: Receive(token, "c", TOLD, "reader", TagFilter(), 8, 10_000, driver.now_ns)).leases
+        handle = Handle("c", TOLD, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
+        assert driver.call(lambda token: Ack(token, [handle])).ok == (True,)
 
     def fill(self, end: int) -> None:
         """Messages up to a position of the log."""
@@ -272,6 +295,83 @@ def test_a_query_by_key_with_the_store_away_says_how_to_narrow_it(served: Served
     newer = decode_record(served.records[-4]).store_ms
     if newer > decode_record(served.records[served.begin - 1]).store_ms:
         assert query(served, key="k2", begin_ms=newer).messages
+
+
+def explained(served: Served, method: str, question: Any, reply: Any) -> Any:
+    queries = GroupQueries("n1", served.engine, ReadThrough(served.engine, served.tier))
+    answer = reply.FromString(run(queries.execute(method, "g1", question.SerializeToString())))
+    if answer.status.code != Code.OK:
+        raise fail(answer.status.code, answer.status.message)
+    return answer
+
+
+def trace(served: Served, name: str, topic: str = TOLD, first: int = 0) -> list[tuple[str, int]]:
+    """Kind and entry of all events, page by page."""
+    found: list[tuple[str, int]] = []
+    while True:
+        question = peer_pb2.GroupTrace(topic=topic, message_id=name, from_index=first)
+        page = explained(served, "GroupTrace", question, peer_pb2.GroupTraceReply)
+        found += [(event.kind, event.index) for event in page.events]
+        first = page.next_index
+        if not first:
+            return found
+
+
+def why(served: Served, name: str, group: str, topic: str = TOLD) -> str:
+    question = peer_pb2.GroupWhy(topic=topic, message_id=name, group=group)
+    return str(explained(served, "GroupWhy", question, peer_pb2.GroupWhyReply).reason)
+
+
+@pytest.mark.parametrize("page", [1, explaining.SCAN_BYTES])
+def test_a_trace_goes_from_the_store_to_the_disk(served: Served, page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that happened to a message, in log order, wherever it is recorded, each once however long the pages are."""
+    monkeypatch.setattr(explaining, "SCAN_BYTES", page)
+    events = trace(served, "told")
+    assert [kind for kind, _ in events] == ["half", "committed", "leased", "acknowledged", "reset"]
+    indexes = [index for _, index in events]
+    assert indexes == sorted(indexes) and indexes[3] < served.driver.group.store.log.begin_index < indexes[4]
+    assert [kind for kind, _ in trace(served, "undone")] == ["half", "rolled-back"]
+    assert [kind for kind, _ in trace(served, "id-3", "t")] == ["stored"]
+    assert not explained(served, "GroupTrace", peer_pb2.GroupTrace(topic="t", message_id="none"), peer_pb2.GroupTraceReply).found
+
+
+def test_a_trace_of_what_the_disks_hold_needs_no_store(served: Served) -> None:
+    """While the store is away, only a message that no disk has cannot be traced."""
+    served.one.store.away()
+    assert [kind for kind, _ in trace(served, f"id-{len(served.written) - 1}", "t")] == ["stored"]
+    with pytest.raises(LedgerError, match="object store, which cannot be read now") as caught:
+        trace(served, "told")
+    assert caught.value.code == Code.HA_NOT_AVAILABLE
+
+
+def test_a_trace_goes_on_where_total_retention_let_the_log_begin(served: Served) -> None:
+    """Between two pages the store lost its first files; what the others say follows."""
+    reader = served.tier.reader("g1")
+    reader.take(reader.files[1:])
+    assert [kind for kind, _ in trace(served, f"id-{served.begin - 2}", "t", first=1)] == ["stored"]
+
+
+def test_an_entry_that_is_trimmed_during_a_trace_is_read_in_the_store(served: Served) -> None:
+    """The disk had it when the log's begin was looked at, and has it no longer when it is read."""
+    reader = served.driver.group.reader
+    trimming = SimpleNamespace(limits=dataclasses.replace(reader.limits, begin_index=0))
+
+    def read(*where: int) -> Any:
+        trimming.limits = reader.limits
+        return reader.read(*where)
+
+    trimming.read = read
+    events, next_index = explaining._scanned(trimming, served.tier.reader("g1"), Subject("t", "id-3"), 1)
+    assert [event.kind for event in events] == ["stored"] and next_index == 0
+
+
+def test_why_a_message_in_the_store_was_not_delivered(served: Served) -> None:
+    """It was, or was rolled back; a consumer group that came later cannot get it, and is not told that it waits."""
+    assert why(served, "told", "c") == "skipped"
+    assert why(served, "undone", "c") == "rolled-back"
+    assert why(served, "id-3", "latecomer", "t") == "expired"
+    assert why(served, f"id-{len(served.written) - 1}", "latecomer", "t") == "unread"
+    assert why(served, "none", "c") == "not-found"
 
 
 def pull(served: Served, offset: int, filter_: TagFilter, count: int = 6) -> Any:

@@ -33,7 +33,7 @@ class Facts:
     """The queue of the visible message; −1 if there is none yet."""
     offset: int = -1
     begin: int = 0
-    """The first offset that was not trimmed."""
+    """The first offset on the disks. A message below it was found in the object store."""
     cursor: int | None = None
     """The next offset never leased; None: the group never read this queue."""
     row: tuple[int, str, int | None] | None = None
@@ -78,6 +78,8 @@ def _answer(facts: Facts) -> tuple[str, str]:
         return _invisible(facts)
     if facts.row is not None:
         return _in_flight(facts, *facts.row)
+    if facts.cursor is None and facts.offset < facts.begin:
+        return f"{name} left the disks before {group} asked for messages of {facts.topic}; pull consumers and readers get it.", "expired"
     if facts.cursor is None:
         return f"{group} never asked for messages of queue {facts.queue} of {facts.topic}, where {name} is ready.", "unread"
     if facts.offset >= facts.cursor:

@@ -2,6 +2,9 @@
 
 Reads the key index and the log on a thread, never on the loop, and at most SCAN_BYTES for each question; reads state
 in `Engine.run`, between two turns. `queries.py` chooses the broker groups and merges their answers.
+
+The object store is asked for a message that no disk here has, or that was made from an entry that no disk here has. So what happened to a
+newer message is told while the store is away.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Handle, client_o
 from ledgermq.node.broker.group.trace import Event, Subject, events_of
 from ledgermq.node.broker.group.why_delivery import Facts, absent, why
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
+from ledgermq.node.frontend.admin.group_reads import ReadThrough, each_by_key
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.wire import delivering
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
+from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import admin_pb2, messaging_pb2, peer_pb2
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import HALF_TOPIC, TIMER_TOPIC, parse_stored
@@ -27,6 +32,9 @@ from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import Range
 from ledgermq.storage.errors import Damaged
 from ledgermq.storage.lookup import TIME_MAX
+from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.tiered.tier_reader import TierReader
+from ledgermq.storage.tiered.transfer import WrongObject
 
 SCAN_BYTES = 32 << 20
 """The most bytes of the log that one answer scans."""
@@ -38,8 +46,9 @@ T = TypeVar("T")
 class Explainer:
     """Answers for the replicas of one node. `indexed(group)` waits for the key index; it returns None once the index is complete."""
 
-    def __init__(self, engine: Engine, indexed: Callable[[str], Awaitable[Any]], now_ns: Callable[[], int]) -> None:
+    def __init__(self, engine: Engine, through: ReadThrough, indexed: Callable[[str], Awaitable[Any]], now_ns: Callable[[], int]) -> None:
         self._engine = engine
+        self._through = through
         self._indexed = indexed
         self._now_ns = now_ns
 
@@ -47,11 +56,12 @@ class Explainer:
         """One page of a message's history."""
         await self._indexed(group)
         lookup, reader = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.reader))
-        subject, copies = await self._thread(_copies, lookup, question.topic, question.message_id)
+        stored = self._through.stored(group)
+        subject, copies = await self._thread(_copies, lookup, stored, question.topic, question.message_id)
         if not copies:
             return peer_pb2.GroupTraceReply()
         first = question.from_index or min(subject.places.values())
-        events, next_index = await self._thread(_scanned, reader, subject, first)
+        events, next_index = await self._thread(_scanned, reader, stored, subject, first)
         reply = peer_pb2.GroupTraceReply(next_index=next_index, found=True)
         reply.events.extend(_event(group, event) for event in events)
         return reply
@@ -60,12 +70,13 @@ class Explainer:
         """Why the consumer group has not received the message, as far as this broker group knows."""
         lagging = await self._indexed(group)
         lookup, reader = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.reader))
-        subject, copies = await self._thread(_copies, lookup, question.topic, question.message_id)
+        stored = self._through.stored(group)
+        subject, copies = await self._thread(_copies, lookup, stored, question.topic, question.message_id)
         if not copies:
             begins_ms = await self._thread(_begins_ms, reader)
             found = absent(question.message_id, [question.topic], begins_ms, lagging is not None)
             return peer_pb2.GroupWhyReply(answer=found.answer, reason=found.reason, evidence=found.evidence)
-        events, next_index = await self._thread(_scanned, reader, subject, min(subject.places.values()))
+        events, next_index = await self._thread(_scanned, reader, stored, subject, min(subject.places.values()))
         visible = next((copy for copy in copies if copy.topic == question.topic), None)
         now_ns = self._now_ns()
         facts = await self._engine.run(group, lambda hosted: _facts(hosted, question, visible, copies[0], events, now_ns))
@@ -76,15 +87,24 @@ class Explainer:
     async def _thread(self, work: Callable[..., T], *arguments: Any) -> T:
         try:
             return await asyncio.to_thread(work, *arguments)
+        except (StoreFailure, WrongObject) as error:
+            raise TierReads.error(error) from error
         except (OSError, Damaged) as error:
             raise fail(Code.INTERNAL_SERVER_ERROR, f"the log cannot be read here ({error}); audit this node") from error
 
 
-def _copies(lookup: Any, topic: str, message_id: str) -> tuple[Subject, list[Record]]:
+def _copies(lookup: Any, stored: TierReader | None, topic: str, message_id: str) -> tuple[Subject, list[Record]]:
     """Every entry of the message, newest first, and the places of these entries."""
+    subject, copies = _copies_in(lookup, None, topic, message_id)
+    if stored is not None and (not copies or ORIGIN in parse(copies[-1].properties)):
+        return _copies_in(lookup, stored, topic, message_id)
+    return subject, copies
+
+
+def _copies_in(lookup: Any, stored: TierReader | None, topic: str, message_id: str) -> tuple[Subject, list[Record]]:
     subject, copies = Subject(topic, message_id), []
     for name in (topic, TIMER_TOPIC, HALF_TOPIC):
-        for found in lookup.each_by_key(name, message_id, 0, TIME_MAX):
+        for found in each_by_key(lookup, stored, name, message_id, 0, TIME_MAX):
             record = decode_record(found.record)
             properties = parse(record.properties)
             dead = properties.get(ORIGIN, "").startswith("dlq:")
@@ -105,19 +125,22 @@ def _wire_bytes(group: str, question: peer_pb2.GroupWhy, visible: Record) -> int
     return len(messaging_pb2.ReceiveMessageResponse(message=message).SerializeToString())
 
 
-def _scanned(reader: Any, subject: Subject, first: int) -> tuple[list[Event], int]:
+def _scanned(reader: Any, stored: TierReader | None, subject: Subject, first: int) -> tuple[list[Event], int]:
     """Events from an entry on, and the entry to continue from; 0 at the end of the log."""
     events: list[Event] = []
     limit, size = time.monotonic() + SCAN_S, 0
-    limits = reader.limits
-    index = max(first, limits.begin_index)
-    while index < limits.end_index:
+    index, end = first, reader.limits.end_index
+    while index < end:
         if size >= SCAN_BYTES or time.monotonic() > limit:
             return events, index
-        piece = reader.read(index, READ_BYTES)
+        begin = reader.limits.begin_index
+        if index < begin and stored is None:
+            index = begin
+            continue
+        piece = stored.read(index, READ_BYTES) if stored is not None and index < begin else reader.read(index, READ_BYTES)
         if piece is None:
-            # This entry was just trimmed.
-            index = max(index + 1, reader.limits.begin_index)
+            # This entry was just trimmed from the disk, or, below its begin, from the store.
+            index = max(index + 1, stored.first_index()) if stored is not None and index < begin else index
             continue
         entries = Range(piece.first_index, piece.last_index, 0, piece.pos, piece.data, piece.starts, piece.sizes, 0, 0)
         events += events_of(entries, subject)

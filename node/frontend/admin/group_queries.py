@@ -77,7 +77,7 @@ class GroupQueries:
         self._through = through
         self._now_ns = now_ns
         self._now_ms = now_ms
-        self._explainer = Explainer(engine, self._until_indexed, now_ns)
+        self._explainer = Explainer(engine, through, self._until_indexed, now_ns)
         self._letters = GroupLetters(engine, self.query)
         self._waiting = GroupWaiting(engine)
 
