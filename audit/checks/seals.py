@@ -20,6 +20,8 @@ from ledgermq.audit.checks.verdicts import tell, tell_difference
 from ledgermq.audit.reading.decode import read_sealed_json
 
 DIGESTS = "state/digests"
+TREE_VERSION = 2
+"""The version of seals that have a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class Seal:
     last: int
     end: int
     sha256: str
-    root: str = ""
-    """The root of the tree over its entries; empty in a seal of version 1."""
+    root: str | None = None
+    """The root of the tree over its entries; none in a seal of version 1, empty in one of version 2 that has no valid tree."""
     entries: int = 0
     """The number of leaves of that tree."""
 
@@ -47,7 +49,7 @@ def seals_of(result: GroupResult) -> dict[int, Seal]:
             base, seal = told
             known = found.setdefault(base, seal)
             # Where a seal needs a root, one without it changes nothing, and is followed by another.
-            if not known.root and replace(known, root=seal.root, entries=seal.entries) == seal:
+            if known.root is None and replace(known, root=seal.root, entries=seal.entries) == seal:
                 found[base] = seal
     return found
 
@@ -58,12 +60,15 @@ def seal_in(value: Mapping[str, object]) -> tuple[int, Seal] | None:
     if not all(isinstance(field, int) for field in fields[:4]) or not isinstance(fields[4], str):
         return None
     base, first, last, end = (int(str(field)) for field in fields[:4])
-    return base, Seal(first, last, end, fields[4], *_tree(value.get("tree")))
+    return base, Seal(first, last, end, fields[4], *_tree(value))
 
 
-def _tree(value: object) -> tuple[str, int]:
-    """Root and number of entries in a seal; no root if there is none, or no valid one."""
-    root, entries = (value.get("root"), value.get("entries")) if isinstance(value, dict) else (None, None)
+def _tree(seal: Mapping[str, object]) -> tuple[str | None, int]:
+    """Root and number of entries in a seal. Snapshots keep seals without their version."""
+    if "tree" not in seal and seal.get("v") != TREE_VERSION:
+        return None, 0
+    tree = seal.get("tree")
+    root, entries = (tree.get("root"), tree.get("entries")) if isinstance(tree, dict) else (None, None)
     return (root, entries) if isinstance(root, str) and isinstance(entries, int) else ("", 0)
 
 
@@ -168,8 +173,9 @@ def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
 
 def _check_tree(result: GroupResult, seal: Seal, reports: list[tuple[Replica, LogReport]]) -> None:
     """Compare the root in a seal with the entries of the files that have the sealed bytes: only then is the record itself wrong."""
-    for one, report in reports if seal.root else ():
+    for one, report in reports if seal.root is not None else ():
         if (seal.root, seal.entries) != (report.root, report.entries):
-            proof = f"the root of its {report.entries} entries is {report.root[:16]}…, sealed was {seal.root[:16]}… of {seal.entries}"
+            sealed = f"{seal.root[:16]}… of {seal.entries}" if seal.root else "no valid root"
+            proof = f"the root of its {report.entries} entries is {report.root[:16]}…, sealed was {sealed}"
             flaw = Flaw("seal.tree", report.file, report.first_index, 0, report.end, proof)
             tell(result, Finding(RULES[flaw.rule].klass, one.name, result.group, flaw))

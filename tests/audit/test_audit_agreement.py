@@ -263,13 +263,20 @@ def rooted(writer: Writer, file: int, **other: object) -> Message:
     data = bytes(writer.space)
     leaves = [data[entry.pos : entry.pos + entry.size] for entry in in_file(writer, file)]
     tree = {"entries": len(leaves), "root": plain_root(leaves).hex(), **other}
-    return seal_record(writer, file, v=2, tree=tree)
+    return seal_record(writer, file, v=2, tree={key: part for key, part in tree.items() if part is not None})
 
 
 @pytest.mark.parametrize(
     ("other", "rules"),
-    [({}, set()), ({"root": "ab" * 32}, {"seal.tree"}), ({"entries": 3}, {"seal.tree"}), ({"root": 5}, set())],
-    ids=["right", "root", "entries", "no-root"],
+    [
+        ({}, set()),
+        ({"root": "ab" * 32}, {"seal.tree"}),
+        ({"entries": 3}, {"seal.tree"}),
+        ({"root": 5}, {"seal.tree"}),
+        ({"entries": None}, {"seal.tree"}),
+        ({"entries": None, "root": None}, {"seal.tree"}),
+    ],
+    ids=["right", "root", "entries", "root-that-is-none", "without-entries", "empty"],
 )
 def test_the_root_in_a_seal_is_computed_again(tmp_path: Path, other: dict[str, object], rules: set[str]) -> None:
     """Where the file has the sealed bytes, the record itself is wrong, on every replica that holds it."""
@@ -283,6 +290,17 @@ def test_the_root_in_a_seal_is_computed_again(tmp_path: Path, other: dict[str, o
     found = deep(tmp_path)
     assert {f.flaw.rule for f in found.findings} == rules and (found.verdict == "FAIL") == bool(rules), as_text(found)
     assert {(f.replica, f.klass) for f in found.findings} == {(name, "wrong-derived") for name in NODES if rules}
+
+
+@pytest.mark.parametrize(("fields", "rules"), [({"v": 1}, set()), ({"v": 2}, {"seal.tree"})], ids=["version-1", "version-2"])
+def test_a_seal_without_a_tree_has_version_1(tmp_path: Path, fields: dict[str, object], rules: set[str]) -> None:
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in history(5, 200):
+            writer.append(message)
+        writer.append(seal_record(writer, 0, **fields))
+        writer.finish()
+    assert {f.flaw.rule for f in deep(tmp_path).findings} == rules
 
 
 def test_a_damaged_file_is_told_by_its_bytes_and_not_by_its_root(tmp_path: Path) -> None:

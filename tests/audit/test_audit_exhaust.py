@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -42,6 +43,7 @@ SAMPLE = {WHOLE: 160, DEEP: 30, AGREEMENT: 120}
 CROSS = 40
 SCANS, MANY, BOTH = 250, 1500, 25
 KEPT, BESIDE = 8, 4
+ROOTS = 40
 SPARK_SAMPLE, REPAIRS = 12, 60
 REPAIRED = {
     "a word that the chain does not cover": "one whole flip n3/raft/dledger-n3/data/00000000000000004096 2626 ff -",
@@ -95,6 +97,26 @@ def test_what_is_kept_changes_no_finding(ground: Field, mode: str) -> None:
         if tried >= KEPT:
             break
     assert not wrong, wrong
+
+
+def test_a_root_that_is_wrong_everywhere_is_found(tmp_path: Path) -> None:
+    """The root in a seal, or what is beside it, is another one on every replica, and all that is made of the record agrees: checksums,
+    chain, marks, snapshots, leaves of the log tree. Only the entries of the sealed file contradict."""
+    other = Field(tmp_path, "other")
+    cases = [case for path in other.atlas.trees for at in other.atlas.trees[path] for case in other.atlas.of_byte(path, at, DEEP)]
+    roots = [case for case in cases if case.kind == "root"]
+    assert {case.path.split("/")[1] for case in roots} == {"raft", "ha"}
+    rules = Counter[str]()
+    for case in random.Random(SEED).sample(roots, ROOTS):
+        changes = other.atlas.changes(case)
+        assert changes is not None and {path.partition("/")[0] for path in changes} == {*NODES}
+        result = other.ground.plain(changes, DEEP)
+        assert not other.complaint(case, result), case
+        for rule in {finding.flaw.rule for finding in result.findings}:
+            accused = {finding.replica for finding in result.findings if finding.flaw.rule == rule}
+            assert accused == {*NODES}, case
+            rules[rule] += 1
+    assert rules["seal.tree"] > ROOTS // 2, rules
 
 
 def _in_logs(ground: Field, seed: str) -> Iterator[tuple[Case, Changes]]:

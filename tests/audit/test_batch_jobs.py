@@ -51,7 +51,7 @@ def drawn(seed: int, count: int) -> list[dict[str, Any]]:
             chance.choice((b"", b"a", b"\xff\x00")),
             chance.choice(((), ("k1",), ("k1", "k2"), ("k2", "k2"), ("k1 k2",))),
             tag=chance.choice((None, "", "T")),
-            properties=dict(chance.sample([("p", "1"), ("q", "2"), ("p2", "")], chance.randrange(3))),
+            properties=dict(chance.sample([("p", chance.choice("12")), ("q", chance.choice("12")), ("p2", "")], chance.randrange(3))),
         )
         for offset in range(count)
     ]
@@ -119,11 +119,13 @@ def content(m: dict[str, Any]) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(("left_seed", "right_seed"), [(3, 4), (5, 5)])
 def test_differences(session: Any, left_seed: int, right_seed: int) -> None:
-    """Contents that one side has more often; places and ids do not count."""
+    """Contents that one side has more often; places, ids and the order of properties do not count, and which name has which value does."""
     left, right = drawn(left_seed, 200), drawn(right_seed, 180 if right_seed != left_seed else 200)
     random.Random(1).shuffle(right)
     right = [{**m, "offset": 1000 + n, "message_id": f"copy-{n}"} for n, m in enumerate(right)]
-    found = differences(frame_of(session, left), frame_of(session, right), F.col("tag")).collect()
+    # A dict of Python has no order in a data frame.
+    turned = frame_of(session, right).withColumn("properties", F.map_from_entries(F.reverse(F.map_entries("properties"))))
+    found = differences(frame_of(session, left), turned, F.col("tag")).collect()
     counted = [Counter((m["tag"], content(m)) for m in side) for side in (left, right)]
     wanted = Counter((key[0], *(side[key] for side in counted)) for key in {*counted[0], *counted[1]} if counted[0][key] != counted[1][key])
     assert Counter((row["key"], row["left"], row["right"]) for row in found) == wanted

@@ -71,7 +71,7 @@ def judge_area(area: str, chosen: Sequence[Path], *, fresh: bool, slowest_s: flo
         for file, target, only in work_on(chosen, fresh=fresh):
             verdict = judge.judged(target, only)
             keep(file, target, verdict, only)
-            left = f", left {len(verdict.left)} ({verdict.unreached} not reached)" if verdict.left else ""
+            left = f", left {len(verdict.left)} ({verdict.untried} not tried)" if verdict.left else ""
             print(f"{file} {target.name}: {verdict.mutants} mutants{left}", flush=True)
 
     judge(files_of(files), tests, KEPT / f"{area}.json", work, slowest_s)
@@ -84,7 +84,7 @@ def keep(file: str, target: Target, verdict: Verdict, only: set[str] | None) -> 
     names = {name for name, _ in functions(target.tree)}
     known = results[file] = {name: found for name, found in results.get(file, {}).items() if name in names}
     found = asdict(verdict)
-    del found["unreached"]
+    del found["untried"]
     if only is None:
         known[target.name] = {"source": source_digest(target.function), **found}
     else:

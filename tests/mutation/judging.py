@@ -1,10 +1,12 @@
 """Runs tests against mutants, in forks of one process that has imported the product and collected the tests.
 
 A mutant replaces the code object of its function object, so neither files nor imports change, and it does not matter by which path a
-module was found. One fork runs all tests on code that notes which statements each test reaches. Every mutant then gets a fork of its own,
-which runs only the tests that reach its statement: first the one that found the last mutant of the function, then from the fastest to the
-slowest, up to the first failure. A test that takes much more processor time than on the product has found the mutant, too. Tests that
-fail on the noting code, or that need too much processor time, judge nothing.
+module was found. One fork runs all tests to measure them, and another one on code that notes which statements each test reaches, and which
+changed expressions had another value in it (`watched` in `mutants.py`). Every mutant then gets a fork of its own, which runs the tests that
+can tell it from the product: those in which its expression had another value or raised, because every other test does exactly what it does
+without the change; for other changes, those that reach its statement. The tests that found most mutants of the function come first, then
+the fast ones and those that found others of the file, up to the first failure. A test that takes much more processor time than on the
+product has found the mutant, too. Tests that fail on the noting code, or that need too much processor time, judge nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import select
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,9 +32,11 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.mutation.mutants import Function, Mutant, functions, mutants, parsed
+from tests.mutation.mutants import Function, Mutant, alone, functions, mutants, parsed, watched
 
-NOTE = "__statement_reached__"
+NOTE, EVALUATED = "__statement_reached__", "__expression_evaluated__"
+PLAIN = (bool, int, str, bytes, type(None))
+"""Values of these types are held against each other; of all others every two differ."""
 SLOWEST_S = 1.0
 """The processor time of a test that judges mutants, unless the caller says otherwise."""
 GRACE_S = 2.0
@@ -41,16 +46,16 @@ WAIT_S = 900.0
 MEMORY_BYTES = 6 << 30
 FOUND, BY_TIME, LEFT = "found", "by time", "left"
 
-Statement = tuple[str, int]
-"""File and line of a statement."""
+Place = tuple[str, int | str]
+"""File, and the line of a statement, or the name of a watched mutant."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What a test did on the product: its processor time, and the statements it reached."""
+    """What a test did on the product: its processor time, the statements it reached, and the watched mutants that it can tell from it."""
 
     seconds: float
-    statements: frozenset[Statement]
+    places: frozenset[Place]
 
 
 @dataclass
@@ -66,12 +71,13 @@ class Target:
 
 @dataclass
 class Verdict:
-    """How many mutants a function has, how many of them were found by time, and which were left. `unreached` of these no test reaches."""
+    """How many mutants a function has, how many of them were found by time, and which were left. `untried` of these behave in
+    every test as the product does."""
 
     mutants: int = 0
     by_time: int = 0
     left: list[str] = field(default_factory=list)
-    unreached: int = 0
+    untried: int = 0
 
 
 def targets(path: Path) -> list[Target]:
@@ -84,7 +90,7 @@ def targets(path: Path) -> list[Target]:
 class _Noting(ast.NodeTransformer):
     """Puts a note before every statement of a function: a call with the number of the statement."""
 
-    def __init__(self, path: Path, numbers: list[Statement]) -> None:
+    def __init__(self, path: Path, numbers: list[Place]) -> None:
         self._path = str(path)
         self._numbers = numbers
 
@@ -100,6 +106,45 @@ class _Noting(ast.NodeTransformer):
         self._numbers.append((self._path, statement.lineno))
         call = ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(len(self._numbers) - 1)], [])
         return [ast.fix_missing_locations(ast.copy_location(ast.Expr(call), statement)), statement]
+
+
+def name_of(function: str, mutant: Mutant) -> str:
+    return f"{function}: {mutant.text}"
+
+
+def watch(path: Path, tree: ast.Module, numbers: list[Place]) -> None:
+    """Put a call around every expression that has watched mutants: it has the value of the expression, and compares it with what each of
+    them makes of it."""
+    found: dict[tuple[int, str, int | None], tuple[ast.AST, bool, list[ast.expr]]] = {}
+    for name, function in functions(tree):
+        for mutant in mutants(function):
+            place = watched(mutant.change)
+            if place is not None:
+                numbers.append((str(path), name_of(name, mutant)))
+                instead = ast.Lambda(ast.arguments([], [], None, [], [], None, []), place.new)
+                key = id(place.owner), place.field, place.at
+                _, _, calls = found.setdefault(key, (place.owner, place.truth, []))
+                calls.append(ast.Tuple([ast.Constant(len(numbers) - 1), instead], ast.Load()))
+    for (_, field_name, at), (owner, truth, calls) in found.items():
+        held = getattr(owner, field_name)
+        old = held if at is None else held[at]
+        call = ast.Call(ast.Name(EVALUATED, ast.Load()), [old, ast.Constant(truth), *calls], [])
+        new = ast.fix_missing_locations(ast.copy_location(call, old))
+        if at is None:
+            setattr(owner, field_name, new)
+        else:
+            held[at] = new
+
+
+def differs(value: object, other: Callable[[], object], *, truth: bool) -> bool:
+    """Whether this is another value, or its evaluation fails. Of values that cannot be compared, any two are different."""
+    try:
+        found = other()
+        if truth:
+            return bool(found) is not bool(value)
+    except Exception:
+        return True
+    return found is not value and not (type(found) is type(value) and isinstance(found, PLAIN) and found == value)
 
 
 def keep_class_cell(function: Function) -> None:
@@ -125,7 +170,7 @@ class Codes:
                 if where in wanted:
                     self._objects.setdefault((where, found.__code__.co_qualname, found.__code__.co_firstlineno), []).append(found)
 
-    def replace(self, path: Path, tree: ast.Module, names: set[str]) -> None:
+    def replace(self, path: Path, tree: ast.AST, names: set[str]) -> None:
         """These functions have the code of this tree from now on."""
         for code in _codes(compile(tree, str(path), "exec", dont_inherit=True)):
             if code.co_qualname in names:
@@ -186,6 +231,8 @@ class Judge:
         self._work = work
         self._items: dict[str, pytest.Item] = {}
         self._reached: dict[str, Reached] = {}
+        self._found: dict[tuple[Path, str], Counter[str]] = {}
+        """By file and function, how many mutants each test found; by file and "" of all its functions."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -204,6 +251,9 @@ class Judge:
             raise session.Interrupted("the tests cannot be collected")
         self._items = {item.nodeid: item for item in session.items}
         self._codes = Codes(self._paths)
+        # Forks neither look through what was there before them nor copy it.
+        gc.collect()
+        gc.freeze()
         self._reached = self._read()
         missing = [item for item in session.items if item.nodeid not in self._reached]
         if missing:
@@ -214,71 +264,101 @@ class Judge:
 
     def _read(self) -> dict[str, Reached]:
         kept: dict[str, Any] = json.loads(self._kept.read_text()) if self._kept.is_file() else {"product": ""}
-        if kept["product"] != digest(self._paths):
+        if kept["product"] != self._product:
             return {}
         files = {item.path for item in self._items.values()}
         same = {file for file in files if kept["files"].get(str(file)) == digest([file])}
-        lines = [(file, line) for file, line in kept["statements"]]
+        places = [(file, what) for file, what in kept["places"]]
         return {
-            test: Reached(seconds, frozenset(lines[number] for number in numbers))
+            test: Reached(seconds, frozenset(places[number] for number in numbers))
             for test, (seconds, numbers) in kept["tests"].items()
             if test in self._items and self._items[test].path in same
         }
 
+    @property
+    def _product(self) -> str:
+        """A digest of what decides, besides the tests, what they reach: these files, and the tester."""
+        return digest([*self._paths, *sorted(Path(__file__).parent.glob("*.py"))])
+
     def _write(self) -> None:
-        places = sorted({place for test in self._reached.values() for place in test.statements})
+        places = dict.fromkeys(place for test in self._reached.values() for place in test.places)
         numbers = {place: number for number, place in enumerate(places)}
-        tests = {test: (reached.seconds, [numbers[place] for place in reached.statements]) for test, reached in self._reached.items()}
+        tests = {test: (reached.seconds, [numbers[place] for place in reached.places]) for test, reached in self._reached.items()}
         files = {str(item.path): digest([item.path]) for item in self._items.values()}
         self._kept.parent.mkdir(exist_ok=True)
-        kept = {"product": digest(self._paths), "files": files, "statements": list(numbers), "tests": tests}
+        kept = {"product": self._product, "files": files, "places": list(numbers), "tests": tests}
         self._kept.write_text(json.dumps(kept))
 
     def _measured(self, items: Sequence[pytest.Item]) -> dict[str, Reached]:
-        numbers: list[Statement] = []
-        trees = [(path, _Noting(path, numbers).visit(parsed(path))) for path in self._paths]
+        numbers: list[Place] = []
+        trees = [(path, parsed(path)) for path in self._paths]
+        for path, tree in trees:
+            watch(path, tree, numbers)
+            _Noting(path, numbers).visit(tree)
 
-        def work(tell: Callable[[object], None]) -> None:
+        def run(tell: Callable[[object], None]) -> None:
+            for at, item in enumerate(items):
+                before = time.process_time()
+                _run(items, at)
+                tell((item.nodeid, round(time.process_time() - before, 4)))
+
+        def note(tell: Callable[[object], None]) -> None:
             reached: set[int] = set()
+
+            def evaluated(value: object, truth: bool, *others: tuple[int, Callable[[], object]]) -> object:
+                for number, other in others:
+                    if number not in reached and differs(value, other, truth=truth):
+                        reached.add(number)
+                return value
+
             setattr(builtins, NOTE, reached.add)
+            setattr(builtins, EVALUATED, evaluated)
             for path, tree in trees:
                 self._codes.replace(path, tree, {name for name, _ in functions(tree)})
             for at, item in enumerate(items):
                 reached.clear()
-                before = time.process_time()
                 passed = _run(items, at)
-                tell((item.nodeid, passed, round(time.process_time() - before, 4), sorted(reached)))
+                tell((item.nodeid, passed, sorted(reached)))
 
+        took = dict(_in_fork(run))
         found: dict[str, Reached] = {}
-        for test, passed, seconds, reached in _in_fork(work):
-            found[test] = Reached(seconds, frozenset(numbers[number] for number in reached if passed))
+        for test, passed, reached in _in_fork(note):
+            found[test] = Reached(took[test], frozenset(numbers[number] for number in reached if passed))
             if not passed:
                 print(f"fails without a mutant, and judges none: {test}", flush=True)
         assert len(found) == len(items), f"the tests ended after {list(found)[-1:]}"
-        assert any(reached.statements for reached in found.values()), "no test reaches these files"
+        assert any(reached.places for reached in found.values()), "no test reaches these files"
         return found
 
     def judged(self, target: Target, only: set[str] | None = None) -> Verdict:
         """Every mutant of a function, or only those with these texts."""
-        verdict, first = Verdict(), ""
+        verdict = Verdict()
         for mutant in target.mutants:
             if only is not None and mutant.text not in only:
                 continue
             verdict.mutants += 1
-            tests = self._tests(target, mutant, first)
-            outcome, test = self._outcome(target, mutant, tests)
+            tests = self._tests(target, mutant)
+            outcome, test = self._outcome(target, mutant, tests) if tests else (LEFT, "")
             verdict.by_time += outcome == BY_TIME
             if outcome == LEFT:
                 verdict.left.append(mutant.text)
-                verdict.unreached += not tests
+                verdict.untried += not tests
             else:
-                first = test
+                for of in (target.name, ""):
+                    self._found.setdefault((target.path, of), Counter())[test] += 1
         return verdict
 
-    def _tests(self, target: Target, mutant: Mutant, first: str) -> list[str]:
-        place = (str(target.path), mutant.change.statement.lineno)
-        found = [test for test, reached in self._reached.items() if place in reached.statements and reached.seconds <= self._slowest_s]
-        return sorted((test for test in found if test in self._items), key=lambda test: (test != first, self._reached[test].seconds))
+    def _tests(self, target: Target, mutant: Mutant) -> list[str]:
+        """The tests that can find a mutant, the most promising first."""
+        what = mutant.change.statement.lineno if watched(mutant.change) is None else name_of(target.name, mutant)
+        place = (str(target.path), what)
+        here, near = (self._found.get((target.path, of), Counter()) for of in (target.name, ""))
+
+        def cost(test: str) -> tuple[int, float]:
+            return -here[test], self._reached[test].seconds / (1 + near[test])
+
+        found = [test for test, reached in self._reached.items() if place in reached.places and reached.seconds <= self._slowest_s]
+        return sorted((test for test in found if test in self._items), key=cost)
 
     def _outcome(self, target: Target, mutant: Mutant, tests: list[str]) -> tuple[str, str]:
         """What became of a mutant, and the test that was the last one."""
@@ -287,7 +367,7 @@ class Judge:
         def work(tell: Callable[[object], None]) -> None:
             keep_class_cell(target.function)
             with mutant.change.made():
-                self._codes.replace(target.path, target.tree, {target.name})
+                self._codes.replace(target.path, alone(target.name, target.tree, target.function), {target.name})
             for at, test in enumerate(tests):
                 tell(test)
                 signal.setitimer(signal.ITIMER_PROF, GRACE_S + TIMES_LONGER * self._reached[test].seconds)

@@ -17,6 +17,7 @@ is not replaced, because the condition is changed already.
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,6 +74,73 @@ class Mutant:
 
     text: str
     change: Change
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The largest expression around a change that can be evaluated a second time without an effect, where it stands, and what it becomes.
+    `truth`: only whether it is true matters there."""
+
+    owner: ast.AST
+    field: str
+    at: int | None
+    new: ast.expr
+    truth: bool
+
+
+REPEATABLE = (
+    ast.Attribute, ast.BinOp, ast.BoolOp, ast.Compare, ast.Constant, ast.IfExp, ast.Name, ast.Slice, ast.Subscript, ast.Tuple, ast.UnaryOp,
+)  # fmt: skip
+"""Expressions without an effect, if their parts have none: properties are taken for fields. A call may have one, and so may `in`, because
+of iterators."""
+
+
+def watched(change: Change) -> Watched | None:
+    """None where a second evaluation could have an effect: then only a run tells what the change does."""
+    places = _places(change.statement, change)
+    if any(isinstance(owner, ast.pattern) for owner, _field, _at in places):
+        return None
+    for owner, field, at in places:
+        value = getattr(owner, field)
+        found = value if at is None else value[at]
+        if not isinstance(found, ast.expr) or not _is_repeatable(found):
+            continue
+        with change.made():
+            value = getattr(owner, field)
+            new = copy.deepcopy(value if at is None else value[at])
+        truth = (field == "test" and isinstance(owner, ast.If | ast.While | ast.IfExp)) or field == "ifs"
+        return Watched(owner, field, at, new, truth) if _is_repeatable(new) else None
+    return None
+
+
+def _is_repeatable(node: ast.expr) -> bool:
+    """Whether nothing happens when this is evaluated once more."""
+    return all(
+        isinstance(part, REPEATABLE if isinstance(part, ast.expr) else ast.AST)
+        and not isinstance(part, ast.In | ast.NotIn)
+        and isinstance(getattr(part, "ctx", None), ast.Load | None)
+        for part in ast.walk(node)
+    )
+
+
+def _places(node: ast.AST, change: Change) -> list[tuple[ast.AST, str, int | None]]:
+    """The places that lead from a node to the change below it, the outermost first; empty if it is not there. A node says no place: equal
+    operators are the same one."""
+    for field, value in ast.iter_fields(node):
+        for at, below in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if node is change.owner and (field, at) == (change.field, change.at):
+                return [(node, field, at)]
+            if isinstance(below, ast.AST) and (found := _places(below, change)):
+                return [(node, field, at), *found]
+    return []
+
+
+def alone(target: str, tree: ast.Module, function: Function) -> ast.Module:
+    """A module that has only this function, in the classes of its qualified name and at the lines where it is."""
+    body: list[ast.stmt] = [function]
+    for name in reversed(target.split(".")[:-1]):
+        body = [ast.copy_location(ast.ClassDef(name, [], [], body, []), function)]
+    return ast.Module([*[line for line in tree.body if isinstance(line, ast.ImportFrom) and line.module == "__future__"], *body], [])
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.__main__ import EXPLAINED, RESULTS, ROOT, complaints, read
-from tests.mutation.mutants import functions, mutants, source_digest
+from tests.mutation.judging import differs
+from tests.mutation.mutants import functions, mutants, source_digest, watched
 
 CASES = {
     "return a < b": ["return a ⟦< → <=⟧ b"],
@@ -49,6 +50,49 @@ def made(source: str) -> list[str]:
 @pytest.mark.parametrize("body", list(CASES))
 def test_every_rule(body: str) -> None:
     assert made(f"def f(a=1 + 1, b: x < y = 2):\n    'docstring'\n    {body}") == CASES[body]
+
+
+WATCHED = {
+    "if a < b + 1: pass": ["a <= b + 1", "a < b - 1", "a < b + 2"],
+    "return f(a < b)": [None, "a <= b"],
+    "return a in b": [None],
+    "return f(a) and a.b < 1": [None, "a.b <= 1", "a.b < 2"],
+    "if a: b[0] = a[b - 1] - b": ["not a", None, "1", "a[b + 1] - b", "a[b - 2] - b", "a[b - 1] + b"],
+    "a += 1": [None, None, "2"],
+    "return [a for a in b if a]": [None, "not a"],
+    "match a:\n        case 1: return 2": [None, "3"],
+}
+"""What becomes of the largest expression around each change that can be evaluated twice."""
+
+
+@pytest.mark.parametrize("body", list(WATCHED))
+def test_what_is_evaluated_twice(body: str) -> None:
+    ((_, function),) = functions(ast.parse(f"def f(a, b):\n    {body}"))
+    found = [watched(mutant.change) for mutant in mutants(function)]
+    assert [one and ast.unparse(one.new) for one in found] == WATCHED[body]
+
+
+def _fails() -> object:
+    raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "truth", "differ"),
+    [
+        (1, 1, False, False),
+        ("a", "".join("a"), False, False),
+        (1, 2, False, True),
+        (1, True, False, True),
+        (None, False, False, True),
+        (None, False, True, False),
+        ((), (1,), True, True),
+        ((1,), (1, 2)[:1], False, True),
+        (1, ValueError, False, True),
+    ],
+)
+def test_values_that_differ(value: object, other: object, truth: bool, differ: bool) -> None:
+    """What cannot be compared differs: a test too many is run then, and none too few."""
+    assert differs(value, _fails if other is ValueError else lambda: other, truth=truth) is differ
 
 
 def test_mutants_with_the_same_text_are_numbered() -> None:
@@ -98,9 +142,15 @@ def loop(n):
 
 def unused(n):
     return n + 1
+
+
+def step(n, found):
+    if n > 2:
+        return found.pop() > n
+    return False
 """
 TESTS = """
-from product import Counter, Doubled, loop
+from product import Counter, Doubled, loop, step
 import signal
 
 
@@ -118,6 +168,10 @@ def test_loop():
     assert loop(3) == 0
 
 
+def test_step():
+    assert [step(1, []), step(3, [4]), step(5, [4])] == [False, True, False]
+
+
 def test_fails():
     assert False
 """
@@ -129,7 +183,7 @@ from tests.mutation import judging
 def work(judge):
     for target in judging.targets(Path("real/product.py").resolve()):
         verdict = judge.judged(target)
-        print("VERDICT", target.name, verdict.mutants, verdict.by_time, verdict.left, verdict.unreached, flush=True)
+        print("VERDICT", target.name, verdict.mutants, verdict.by_time, verdict.left, verdict.untried, flush=True)
 
 judging.GRACE_S = 0.3
 judging.judge([Path("real/product.py").resolve()], ["-c", "pytest.ini", "test_product.py"], Path("kept/kept.json"), work)
@@ -138,7 +192,8 @@ judging.judge([Path("real/product.py").resolve()], ["-c", "pytest.ini", "test_pr
 
 @pytest.mark.verify
 def test_mutants_of_a_small_program_are_judged_by_its_tests(tmp_path: Path) -> None:
-    """The product is imported through a link, as ours is. A property, a method, a loop that does not end, and a function without a test."""
+    """The product is imported through a link, as ours is. A property, a method, a loop that does not end, a function without a test, and a
+    comparison of which no test reaches the edge."""
     (tmp_path / "real").mkdir()
     (tmp_path / "real/product.py").write_text(PRODUCT)
     (tmp_path / "product.py").symlink_to("real/product.py")
@@ -155,6 +210,7 @@ def test_mutants_of_a_small_program_are_judged_by_its_tests(tmp_path: Path) -> N
             "Doubled.take 1 0 [] 0",
             "loop 6 2 [] 0",
             "unused 3 0 ['return ⟦n + 1 → None⟧', 'return n ⟦+ → -⟧ 1', 'return n + ⟦1 → 2⟧'] 3",
+            "step 4 0 ['if n ⟦> → >=⟧ 2:', 'return found.pop() ⟦> → >=⟧ n'] 1",
         ], done.stdout + done.stderr
         assert (tmp_path / "kept/kept.json").exists()
 

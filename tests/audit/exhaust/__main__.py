@@ -117,7 +117,8 @@ def try_piece(name: tuple[str, str, str, int], repairs: int) -> Piece:
         piece.cases += 1
         piece.verdicts[verdict] += 1
         piece.levels["+".join(case.levels) or case.kind] += 1
-        if repairs and not wrong and piece.cases % repairs == 0:
+        # No replica has another root, so a repair has nothing to take.
+        if repairs and not wrong and case.kind != "root" and piece.cases % repairs == 0:
             done = found.repair(case, changes)
             piece.repairs[str(int(done.status))] += 1
             wrong = done.complaint

@@ -20,7 +20,9 @@ from tests.audit.exhaust.consistent import (
     bloom_crc,
     packed_texts,
     resealed,
+    retained,
     row_at,
+    seal_records,
     sealed,
     slot_crc,
     slot_size,
@@ -47,8 +49,8 @@ ALONE: tuple[tuple[str, ...], ...] = ((),)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One damage. `kind`: `flip`, `packed`, `swap`, `exchange`, `peer`, `old`, `gone`, `short`, `grown`. `value`: the bits of a flip, the
-    place of the other range and its length, another path, or which version."""
+    """One damage. `kind`: `flip`, `root`, `packed`, `swap`, `exchange`, `peer`, `old`, `gone`, `short`, `grown`. `value`: the bits of a
+    flip, the place of the other range and its length, another path, or which version."""
 
     cluster: str
     kind: str
@@ -141,6 +143,25 @@ class Atlas:
         elif case.levels and not self._fix(files, case):
             return None
         return files.changes
+
+    def _root(self, case: Case) -> Changes | None:
+        """A byte of the tree in a seal record, on every replica, with all that is a function of it: only the sealed file contradicts."""
+        found: dict[str, bytes | None] = {}
+        for node in NODES:
+            path = self.on_node(case.path, node)
+            one = self.owner(path)
+            assert one is not None
+            files = Files(self.image, one)
+            files.edit(path)[case.at] ^= int(case.value, 16)
+            row = row_at(one, path, case.at)
+            assert row is not None
+            for name in ("record", "body", "chain", "later"):
+                LEVELS[name](files, row)
+            retained(files)
+            for name in ("ends", "noted"):
+                LEVELS[name](files, row)
+            found |= files.changes
+        return found
 
     @staticmethod
     def _fix(files: Files, case: Case) -> bool:
@@ -236,6 +257,8 @@ class Atlas:
         cases = [replace(case, value=f"{mask:02x}", levels=levels) for mask, levels in found]
         if "/state/snapshot" in path and at < len(columns := self._columns[path]):
             cases += [replace(case, kind="packed", at=place, value=f"{at}^01") for place in range(len(columns[at]))]
+        if mode == DEEP and at in self.trees.get(path, ()):
+            cases.append(replace(case, kind="root", value=f"{FLIPS[0]:02x}"))
         if mode == DEEP and self._reads_alike(path, at):
             return cases[:1] if at % (ALONG * len(NODES)) == ALONG * turn else []
         return [case for number, case in enumerate(cases) if (at + number) % len(NODES) == turn]
@@ -243,6 +266,19 @@ class Atlas:
     def _reads_alike(self, path: str, at: int = 0) -> bool:
         """Whether `--deep` reads this byte as the plain audit does: it adds digests of log files, held against seals and noted ones."""
         return "/data/" not in path and not path.endswith("/digests") and not self.label(path, at).endswith(": retained")
+
+    @cached_property
+    def trees(self) -> dict[str, set[int]]:
+        """By path of a log file, the bytes of the trees in seal records. A record of a file that was trimmed is left out: nothing else in a
+        cluster says what its root was."""
+        found: dict[str, set[int]] = {}
+        for one in self.replicas.values():
+            for _row, entry, seal, _now in seal_records(Files(self.image, one)):
+                if "tree" in seal and f"{one.log}/data/{seal['base']:020d}" in self.image:
+                    raw = self.image[entry.path][entry.at : entry.at + entry.size]
+                    start = raw.index(b'"tree":')
+                    found.setdefault(entry.path, set()).update(range(entry.at + start, entry.at + raw.index(b"}", start) + 1))
+        return found
 
     @cached_property
     def _columns(self) -> dict[str, list[bytes]]:

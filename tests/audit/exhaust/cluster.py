@@ -1,4 +1,4 @@
-"""The small cluster that is damaged byte by byte: three replicas of a Raft group and of an HA group, some sixty entries of every kind each.
+"""The small clusters that are damaged byte by byte: three replicas of a Raft group and of an HA group, some sixty entries of all kinds.
 
 The leader and the machine of the product make the entries (`World`); the storage of the product writes them, and all that is derived from
 them, once for every replica. Files are as small as the product makes them. Nothing is damaged here.
@@ -19,10 +19,12 @@ from bench.audit_scan import CREATED_MS, NODES, StoredReplica
 from ledgermq.node.broker.calls.send_calls import Produce, ProduceFrame
 from ledgermq.node.replica.consensus.replica_boot import record_of
 from ledgermq.proto import control
-from ledgermq.proto.control import AuditRecord, ControlRecord, SealRecord, TrimRecord
+from ledgermq.proto.control import AuditRecord, ControlRecord, LevelRecord, SealRecord, TrimRecord
+from ledgermq.proto.entries_tree import EntriesTree
 from ledgermq.proto.entry_encoding import encode_entries, encode_messages
 from ledgermq.proto.entry_sealing import make_range, seal
 from ledgermq.proto.layout import java_hash
+from ledgermq.proto.levels import FIRST_LEVEL, TREE_LEVEL
 from ledgermq.proto.native_ids import native_id
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.ranges import cut
@@ -77,21 +79,23 @@ TIMER_TOPIC = "rmq_sys_ledgermq_timer"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A broker group: its rule, and whether a part of its log is trimmed."""
+    """A broker group: its rule, whether a part of its log is trimmed, and its feature level."""
 
     group: str
     rule: Rule
     trimmed: bool
+    level: int = FIRST_LEVEL
 
 
 SHAPES = {
     "raft": Shape("raft", Rule.MAJORITY, False),
     "ha": Shape("ha", Rule.IN_SYNC, True),
-    "raft-trimmed": Shape("raft", Rule.MAJORITY, True),
-    "ha-whole": Shape("ha", Rule.IN_SYNC, False),
+    "raft-trimmed": Shape("raft", Rule.MAJORITY, True, TREE_LEVEL),
+    "ha-whole": Shape("ha", Rule.IN_SYNC, False, TREE_LEVEL),
 }
 CLUSTERS = {"one": ("raft", "ha"), "other": ("raft-trimmed", "ha-whole")}
-"""Two clusters: each has both kinds of groups, and a trimmed one and a whole one."""
+"""Two clusters: each has both kinds of groups, and a trimmed one and a whole one. In the second one seals have roots, and groups have log
+trees."""
 
 
 class Small(StoredReplica):
@@ -122,7 +126,7 @@ class Small(StoredReplica):
         self.sync()
 
     def record(self, record: ControlRecord) -> None:
-        self.put(encode_entries([control.draft(record, CREATED_MS)]))
+        self.put(encode_entries([control.draft(record, CREATED_MS, level=self.machine.level)]))
 
     def snapshot(self) -> None:
         self.store.queues.sync()
@@ -135,13 +139,25 @@ class Small(StoredReplica):
     def digest(self, base: int) -> str:
         return file_digest(self.store.disk, f"{self.store.log_directory}/data/{base:020d}", lambda count: None)
 
-    def seal(self, base: int) -> None:
-        """The record of a complete file."""
+    def root(self, base: int) -> str:
+        """The root of the tree over the entries of a complete file."""
+        tree = EntriesTree()
+        first, last, end = self.edges(base)
+        tree.add(self.store.disk.read_file(f"{self.store.log_directory}/data/{base:020d}")[: end - base])
+        assert tree.count == last - first + 1
+        return tree.root().hex()
+
+    def edges(self, base: int) -> tuple[int, int, int]:
+        """The first and the last entry of a complete file, and the position behind it."""
         log = self.store.log
         inside = [index for index in range(log.begin_index, log.end_index + 1) if base <= log.pos_of(index) < base + DATA_BYTES]
         entry = log.read(inside[-1], 1)
-        end = log.pos_of(inside[-1]) + int(entry.sizes[0])
-        self.record(SealRecord(base, inside[0], inside[-1], end, self.digest(base), ("n1", "n2", "n3")))
+        return inside[0], inside[-1], log.pos_of(inside[-1]) + int(entry.sizes[0])
+
+    def seal(self, base: int) -> None:
+        """The record of a complete file."""
+        root = self.root(base) if self.shape.level >= TREE_LEVEL else ""
+        self.record(SealRecord(base, *self.edges(base), self.digest(base), ("n1", "n2", "n3"), root))
 
     def trim(self, base: int) -> None:
         """Everything before that file goes."""
@@ -189,8 +205,9 @@ class Small(StoredReplica):
         identity.write_peers(disk, state, met, met, {name: (mine, 1, "boot") for name, mine in met.items()}, vouched=True)
         identity.note_boot(disk, state, f"{self.store.identity.replica}-000000000001")
         complete = self.complete_files()
+        roots = {"roots": {str(base): self.root(base) for base in complete}} if self.shape.level >= TREE_LEVEL else {}
         notes = {
-            "digests": {"digests": {str(base): self.digest(base) for base in complete}},
+            "digests": {"digests": {str(base): self.digest(base) for base in complete}, **roots},
             "scrub": {"files": [[base, CREATED_MS] for base in complete]},
             "leadership": {"events": [[CREATED_MS, 1, None, "n1", 1, "", 0]]},
         }
@@ -252,6 +269,7 @@ def steps(shape: Shape) -> list[Step]:
     found.insert(len(found) // 2, Small.snapshot)
     joined = replace(Members(NODES, frozenset({"n4"}), {"n4": "00000000-0000-4000-8000-000000000004"}), rule=shape.rule)
     found += [_record(record_of(joined, "n4 joins")), _record(record_of(Members(NODES, rule=shape.rule), "n4 leaves"))]
+    found += [_record(LevelRecord(level)) for level in range(FIRST_LEVEL + 1, shape.level + 1)]
     found += [_seal(base) for base in SEALED]
     if shape.trimmed:
         found.append(lambda one: one.trim(DATA_BYTES))

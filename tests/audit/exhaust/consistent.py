@@ -11,7 +11,7 @@ import hashlib
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,49 +157,96 @@ def ends(files: Files, row: int) -> None:
 
 
 def noted(files: Files, row: int) -> None:
-    """The digests that the node noted of its own complete files."""
+    """The digests and the roots that the node noted of its own complete files."""
     path = f"{files.one.root}/state/digests"
     value = json.loads(files.image[path])
-    value["digests"] = {base: _digest(files, int(base)) for base in value["digests"]}
+    for name, made in (("digests", _digest), ("roots", _root)):
+        if name in value:
+            value[name] = {base: made(files, int(base)) for base in value[name]}
     files.replace(path, sealed(value))
 
 
 def seals(files: Files, row: int) -> None:
-    """The digests in seal records, and all that follows from other records: CRCs, the chain up to the end, the snapshots."""
+    """The digests and the roots in seal records, and all that follows from other records: CRCs, the chain up to the end, the snapshots."""
     one = files.one
-    known: dict[str, str] = {}
-    for number, entry in enumerate(one.entries):
+    for number, entry, was, _now in seal_records(files):
+        base = int(was["base"])
+        if f"{one.log}/data/{base:020d}" not in files.image or (digest := _digest(files, base)) == was["sha256"]:
+            continue
         raw = files.image[entry.path][entry.at : entry.at + entry.size]
-        at = raw.find(b'"sha256":"')
-        if at < 0 or b"TAGS\x01seal\x02" not in raw:
-            continue
-        text = raw[at + 10 : at + 74].decode()
-        base = int(json.loads(raw[raw.index(b'{"') : raw.rindex(b"}") + 1])["base"])
-        path = f"{one.log}/data/{base:020d}"
-        if path not in files.image or (other := _digest(files, base)) == text:
-            continue
-        known[text] = other
-        files.put(entry.path, entry.at + at + 10, other.encode())
-        record(files, number)
-        body(files, number)
-        chain(files, number)
-        later(files, number)
-    for name in ("snapshot", "snapshot.previous"):
-        path = f"{one.root}/state/{name}"
-        text = bytes(files[path])
-        for former, other in known.items():
-            text = text.replace(former.encode(), other.encode())
-        value = _parsed(text)
-        if known and value is not None:
-            files.replace(path, sealed(value))
-    if known:
+        files.put(entry.path, entry.at + raw.index(b'"sha256":"') + 10, digest.encode())
+        if "tree" in was:
+            files.put(entry.path, entry.at + raw.index(b'"root":"') + 8, _root(files, base).encode())
+        for level in (record, body, chain, later):
+            level(files, number)
+    if retained(files):
         ends(files, row)
+
+
+def retained(files: Files) -> bool:
+    """What the snapshots repeat of the seal records, as these are now; whether any of them is another one. A record that cannot be read any
+    more leaves the snapshots as they are, and so does a root that is none with regard to the leaves."""
+    others = [(was, now) for _number, _entry, was, now in seal_records(files) if now is not None and now != was]
+    for name in ("snapshot", "snapshot.previous") if others else ():
+        path = f"{files.one.root}/state/{name}"
+        text = bytes(files[path])
+        for was, now in others:
+            text = text.replace(_as_retained(was), _as_retained(now)).replace(was["sha256"].encode(), str(now["sha256"]).encode())
+        value = _parsed(text)
+        if value is None:
+            continue
+        if "tree" in value["retained"]:
+            leaves = base64.b64decode(value["retained"]["tree"]["leaves"])
+            for was, now in others:
+                leaves = leaves.replace(_leaf(was), _leaf(now))
+            value["retained"]["tree"]["leaves"] = base64.b64encode(leaves).decode()
+        files.replace(path, sealed(value))
+    return bool(others)
+
+
+def seal_records(files: Files) -> Iterator[tuple[int, Entry, dict[str, Any], dict[str, Any] | None]]:
+    """The row and entry of every seal record, what it said, and what it says now; None if it cannot be read any more."""
+    for number, entry in enumerate(files.one.entries):
+        raw = files.image[entry.path][entry.at : entry.at + entry.size]
+        if b"TAGS\x01seal\x02" in raw:
+            start, stop = raw.index(b'{"'), raw.rindex(b"}") + 1
+            yield number, entry, json.loads(raw[start:stop]), _parsed(files[entry.path][entry.at + start : entry.at + stop])
+
+
+def _as_retained(seal: dict[str, Any]) -> bytes:
+    """A seal as a snapshot keeps it: without its version."""
+    return json.dumps({key: part for key, part in seal.items() if key != "v"}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _leaf(seal: dict[str, Any]) -> bytes:
+    """The hash of a sealed file's leaf in the log tree."""
+    try:
+        root = bytes.fromhex(seal["tree"]["root"])
+        places = seal["base"], seal["first"], seal["last"] - seal["first"] + 1, seal["end"]
+        return hashlib.sha256(b"\0" + struct.pack(">8sQQQQ32s", b"LMQTREE1", *places, root)).digest()
+    except (KeyError, TypeError, ValueError, struct.error):
+        return b""
 
 
 def _digest(files: Files, base: int) -> str:
     data = bytes(files[f"{files.one.log}/data/{base:020d}"])
     parts = [hashlib.sha256(data[at : at + CHUNK]).digest() for at in range(0, len(data), CHUNK)]
     return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def _root(files: Files, base: int) -> str:
+    """The root of the tree over the entries of a log file."""
+    path = f"{files.one.log}/data/{base:020d}"
+    inside = [files[path][entry.at : entry.at + entry.size] for entry in files.one.entries if entry.path == path]
+    return _tree([hashlib.sha256(b"\0" + bytes(entry)).digest() for entry in inside]).hex()
+
+
+def _tree(hashes: Sequence[bytes]) -> bytes:
+    """RFC 6962, section 2.1."""
+    if len(hashes) == 1:
+        return hashes[0]
+    split = 1 << (len(hashes) - 1).bit_length() - 1
+    return hashlib.sha256(b"\1" + _tree(hashes[:split]) + _tree(hashes[split:])).digest()
 
 
 LEVELS: dict[str, Level] = {
