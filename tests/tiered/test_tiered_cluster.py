@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,6 +27,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
 FILE_BYTES = 64 << 10
 LOCAL_BYTES = 4 * FILE_BYTES
 BODY = 2000
+Row = tuple[int, int, str]
+"""Queue, offset and body of a message."""
 RETENTION: dict[str, Any] = {"hours": 0, "max_bytes": LOCAL_BYTES, "check_ms": 200, "reserve_bytes": "1MiB", "follower_hours": 0.01}
 
 
@@ -109,6 +113,8 @@ def test_ten_times_the_local_limit_and_a_lost_cluster(tmp_path: Path, place: tup
         stored = objects(server)
         assert len(stored) * FILE_BYTES >= 10 * LOCAL_BYTES // 2 and len(set(stored)) == len(stored)
         assert "every sealed log file is verified in the object store" in cli.ok("status").out
+        queued = [message["body"] for message in cli.ok("peek", "--topic", "t", "--max", str(2 * sent), "--json").lines]
+        assert sorted(queued) == bodies(0, sent)
         assert set(cluster.stop().values()) <= {0}
 
         told = {}
@@ -121,9 +127,9 @@ def test_ten_times_the_local_limit_and_a_lost_cluster(tmp_path: Path, place: tup
         cluster.start_all()
         cluster.wait_ready()
         found = cli.consume_all("t", "afterwards")
-        first, end = (int(body[:6]) for body in (found[0], found[-1]))
-        assert found == bodies(first, len(found)), "what local retention keeps, up to the named entry, each once and in order"
-        assert sent - end <= FILE_BYTES // BODY + 1, "at most the file that was not complete is lost"
+        first = queued.index(found[0])
+        assert found == queued[first : first + len(found)], "what local retention keeps, up to the named entry, each once and in order"
+        assert sent - first - len(found) <= FILE_BYTES // BODY, "at most the file that was not complete is lost"
         cli.send_lines("t", bodies(sent, 200))
         wait_for(lambda: nothing_waits(cluster), 120, "the store goes on with the log")
         assert len(objects(server)) > len(stored)
@@ -233,8 +239,8 @@ def test_the_store_keeps_what_total_retention_says(tmp_path: Path, place: tuple[
 
         wait_for(small, 180, "the limit of the store")
         wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
-        found = read_all(cluster, skipping=True)
-        assert found == bodies(sent - len(found), len(found)), "all from some message on"
+        found = rows(cluster, skipping=True)
+        assert sum(part[-1][1] + 1 for part in by_queue(found)) == sent, "all from some message of each queue on"
         assert set(cluster.stop().values()) <= {0}
         for node in cluster.nodes:
             shutil.rmtree(cluster.data(node))
@@ -242,17 +248,30 @@ def test_the_store_keeps_what_total_retention_says(tmp_path: Path, place: tuple[
             cli.ok("restore", "--from", f"s3://{BUCKET}/cluster", *arguments)
         cluster.start_all()
         cluster.wait_ready()
-        again = read_all(cluster, skipping=True)
-        assert again[-1] in found and len(again) > 100
-        assert set(again) == {body for body in found if again[0] <= body <= again[-1]}
+        again = rows(cluster, skipping=True)
+        assert len(by_queue(again)) == 2 and set(again) <= set(found) and len(again) > 100
 
 
-def read_all(cluster: LocalCluster, timeout_s: float = 30, skipping: bool = False) -> list[str]:
+def rows(cluster: LocalCluster, timeout_s: float = 30, skipping: bool = False) -> list[Row]:
     """Every message of the topic, by a reader without a group, as Arrow columns; sorted. `skipping`: some may go while it reads."""
     with Consumer(cluster.endpoints, "t", start="earliest", until_end=True, timeout_s=timeout_s) as consumer:
-        found = [body.decode() for batch in consumer.arrow() for body in batch.column("body").to_pylist()]
+        table = pa.Table.from_batches(consumer.arrow())
         assert skipping or consumer.statistics().skipped == 0
-        return sorted(found)
+    found = zip(*(table.column(name).to_pylist() for name in ("queue", "offset", "body")), strict=True)
+    return sorted((queue, offset, body.decode()) for queue, offset, body in found)
+
+
+def by_queue(found: list[Row]) -> list[list[Row]]:
+    """The rows of each queue, without a gap."""
+    parts = [[*part] for _, part in groupby(found, lambda row: row[0])]
+    for part in parts:
+        assert [offset for _, offset, _ in part] == list(range(part[0][1], part[-1][1] + 1))
+    return parts
+
+
+def read_all(cluster: LocalCluster, timeout_s: float = 30) -> list[str]:
+    """The bodies of all messages of the topic; sorted."""
+    return sorted(body for _, _, body in rows(cluster, timeout_s))
 
 
 def pull_all(cluster: LocalCluster) -> list[str]:
