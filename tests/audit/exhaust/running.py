@@ -27,9 +27,13 @@ class _Point:
 
 @dataclass(frozen=True)
 class _Written:
-    """Where the entries of a replica stand."""
+    """A replica's log: its id, and where its entries stand."""
 
     one: Anatomy
+
+    @property
+    def log_id(self) -> str:
+        return str(self.one.identity["log_id"])
 
     @property
     def entries(self) -> dict[int, _Point]:
