@@ -236,7 +236,9 @@ def test_ctrl_c_in_the_first_call(node: FakeNode, interrupt: Interrupt, place: P
         assert (code, error) == (0, "")
     else:
         assert (code, out) == (130, "") and error.startswith(("error: interrupted", "error: stopped"))
-    assert sum(map(len, node.requests.values())) == 1
+    [requests] = node.requests.values()
+    # On a busy machine a client may try the same call again before the signal is handled.
+    assert all(request == requests[0] for request in requests)
 
 
 @pytest.mark.parametrize(

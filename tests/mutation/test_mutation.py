@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -199,9 +200,11 @@ def test_mutants_of_a_small_program_are_judged_by_its_tests(tmp_path: Path) -> N
     (tmp_path / "product.py").symlink_to("real/product.py")
     (tmp_path / "test_product.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n slow: .\n soak: .\n verify: .\n")
+    # The options of this run, such as a profile of hypothesis, are not those of the small program.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     for _ in range(2):  # the second run reads what the tests reach
         command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{RUN}"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
         found = [line.removeprefix("VERDICT ") for line in done.stdout.splitlines() if line.startswith("VERDICT")]
         assert found == [
             "Counter.__init__ 3 0 [] 0",
