@@ -29,6 +29,7 @@ from ledgermq.audit.reading.decode import (
     read_space,
 )
 from ledgermq.audit.reading.files import open_file, size_of
+from ledgermq.audit.reading.key_files import read_position
 
 
 def check_log(replica: Replica, decided: int) -> None:
@@ -203,10 +204,26 @@ def check_checkpoint_end(replica: Replica) -> None:
         replica.flaw("checkpoint.ahead", path, proof, 0, size_of(f"{replica.log}/checkpoint"))
 
 
+def _check_key_position(replica: Replica) -> None:
+    """The key index of a node that was stopped in good order names no entry behind the end of its log and its synced mark: the next start
+    would throw the index away. What else is wrong with the position, `key_index.py` says."""
+    if not replica.clean or replica.point is not None or replica.mark is None:
+        return
+    try:
+        position = read_position(replica.root)
+    except (ValueError, OSError):
+        return
+    end = max(replica.last_index, replica.mark.index)
+    if position is not None and position.log_id == replica.log_id and position.next_index > end + 1:
+        proof = f"it names entry {position.next_index - 1}, log and synced mark end with {end}"
+        replica.flaw("keyindex.position", "state/keyindex", proof, 0, size_of(f"{replica.root}/state/keyindex"))
+
+
 def _check_small_files(replica: Replica, last: LogReport | None) -> None:
     sound_terms = (report.last_sound_term for report in reversed(replica.filled) if report.last_sound_term is not None)
     check_hard_term(replica, next(sound_terms, None))
     check_checkpoint_end(replica)
+    _check_key_position(replica)
     latest = last.last_store_ms if last else 0
     late = [stamp for stamp in replica.store_stamps if stamp < 0 or stamp > latest]
     if late and replica.clean and replica.point is None:

@@ -265,6 +265,18 @@ def test_a_checkpoint_that_its_own_log_refutes_accuses_nobody_else(tmp_path: Pat
     assert told(run(tmp_path)) == {("n1", "checkpoint.ahead", "checkpoint")}
 
 
+def test_a_key_index_that_ends_behind_its_log_is_found(tmp_path: Path) -> None:
+    """The node was stopped in good order, so the index cannot know an entry that the log lost; after a kill it can."""
+    writer = write_cluster(tmp_path, history(3))[0]
+    last = writer.entries[-1]
+    position = {"v": 1, "log_id": writer.log_id, "rows": 0, "files": [], "chain": last.chain, "store_ms": last.message.time}
+    for beyond, found in ((0, set()), (1, {("n1", "keyindex.position", "keyindex")})):
+        (writer.root / "state/keyindex").write_bytes(sealed({**position, "next": last.index + 1 + beyond}))
+        assert told(run(tmp_path)) == found
+    (writer.root / "abort").touch()
+    assert told(run(tmp_path)) == set()
+
+
 def test_a_log_of_one_entry_is_held_against_its_mark(tmp_path: Path) -> None:
     """Index 0 is an index; and a mark of no entry has no end and no term."""
     for number, point in enumerate(((0, 0, 999, 1), (3, -1, 232, 1))):
