@@ -151,6 +151,8 @@ class Cluster:
         self.coverage: Counter[str] = Counter()
         """What happened, besides faults."""
         self.operators: list[Operator | Upgrader] = []
+        self.observing: set[str] = set()
+        """Nodes that joined to observe: a move to an observer is refused for good."""
         self.events: deque[TimelineEvent] = deque(maxlen=EVENTS_KEPT)
         """The last events, for a timeline."""
         self._slow: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {}

@@ -118,6 +118,7 @@ def observe(world: World, event: FaultEvent) -> None:
     name, pace, ends = world.join(), event.number("for_ns"), event.text("ends")
     if ends not in ENDS:
         raise PlanError(f"an observer ends as {', '.join(ENDS)}, not as {ends!r}")
+    world.observing.add(name)
     for at in range(ASKED):
         world.after((at + 1) * pace, partial(_ask_to_observe, world, name))
     if ends == "kill":
@@ -157,7 +158,7 @@ def move(world: World, event: FaultEvent) -> None:
     if source is None or led is None or source not in led[1].voters or any(each.target for each in _asking(world)):
         return
     wanted = {node for each in _asking(world) for node in (each.source, each.target)}
-    known = [name for name in world.names if name not in {*led[1].nodes, *wanted}]
+    known = [name for name in world.names if name not in {*led[1].nodes, *wanted, *world.observing}]
     may_join = len(world.names) < len(world.settings.names) + JOINERS_MAX
     if source not in wanted and (known or may_join):
         chance = own_chance(event)

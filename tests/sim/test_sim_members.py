@@ -73,6 +73,18 @@ def test_a_lost_directory_comes_back_as_a_voter() -> None:
     assert outcome.coverage["packets-of-replaced-directories"] > 0
 
 
+def test_no_move_goes_to_a_node_that_joined_to_observe() -> None:
+    """It would be refused for good, and its operator would ask until the run fails."""
+    observing = [
+        FaultEvent(at * MS, "observe", {"ends": "observer", "power": False, "for_ns": 500 * MS, "salt": at}) for at in (1_500, 1_510)
+    ]
+    move = FaultEvent(1_520 * MS, "move", {"node": "follower", "salt": 1})
+    world = World(5)
+    outcome = world.run(4 * STEPS, acting(Plan((*observing, move))), until_ns=5_000 * MS)
+    assert outcome.passed, outcome.violation
+    assert len(world.names) == 5 and not world.operators
+
+
 def test_a_log_with_an_older_directory_of_the_leader_is_followed_beyond_it() -> None:
     """The leader lost two directories: a node that fetches the log from it passes the record of the first one."""
     world = World(1)
