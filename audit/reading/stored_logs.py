@@ -75,15 +75,21 @@ class StoredLog:
 
     @property
     def begin(self) -> int:
-        """The position where the stored log begins: by total retention, by its description, or by its first manifest."""
-        told = self.moved if self.moved is not None else None if self.about is None else self.about["begin"]
-        return told["pos"] if told is not None else self.files[0].base if self.files else 0
+        """The position where the stored log begins."""
+        return self._begin("pos", "base")
 
     @property
     def begin_index(self) -> int:
         """The entry with which it begins."""
-        told = self.moved if self.moved is not None else None if self.about is None else self.about["begin"]
-        return int(told["index"]) if told is not None else self.files[0].first if self.files else 0
+        return self._begin("index", "first")
+
+    def _begin(self, told: str, listed: str) -> int:
+        """Total retention tells it; before total retention the log's description; without that, the first manifest."""
+        if self.moved is not None:
+            return int(self.moved[told])
+        if self.about is not None:
+            return int(self.about["begin"][told])
+        return int(getattr(self.files[0], listed)) if self.files else 0
 
     @property
     def end(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,18 @@ def deep(base: Path) -> Audit:
     return audit([str(base / name) for name in NODES], deep=True)
 
 
+def deep_with(base: Path, *records: Callable[[Writer], Message]) -> Audit:
+    """A deep audit of three replicas with the same messages and, behind them, these records."""
+    for name in NODES:
+        writer = Writer(base / name)
+        for message in history(5, 200):
+            writer.append(message)
+        for record in records:
+            writer.append(record(writer))
+        writer.finish()
+    return deep(base)
+
+
 def test_records_of_sealed_files_are_held_against_the_files(tmp_path: Path) -> None:
     """The bytes of every complete file, and what the record says of its edges."""
     write(tmp_path, seals=3)
@@ -247,13 +260,7 @@ def test_a_history_that_was_written_anew_everywhere_is_seen_by_its_seal(
     tmp_path: Path, other: dict[str, object], rule: str, klass: str
 ) -> None:
     """All replicas agree and every CRC is right; only the record remembers. What a majority has alike is no rot."""
-    for name in NODES:
-        writer = Writer(tmp_path / name)
-        for message in history(5, 200):
-            writer.append(message)
-        writer.append(seal_record(writer, 1, **other))
-        writer.finish()
-    found = deep(tmp_path)
+    found = deep_with(tmp_path, lambda writer: seal_record(writer, 1, **other))
     assert found.verdict == "FAIL"
     assert {(f.replica, f.klass, f.flaw.rule) for f in found.findings} == {(name, klass, rule) for name in NODES}
 
@@ -280,27 +287,15 @@ def rooted(writer: Writer, file: int, **other: object) -> Message:
 )
 def test_the_root_in_a_seal_is_computed_again(tmp_path: Path, other: dict[str, object], rules: set[str]) -> None:
     """Where the file has the sealed bytes, the record itself is wrong, on every replica that holds it."""
-    for name in NODES:
-        writer = Writer(tmp_path / name)
-        for message in history(5, 200):
-            writer.append(message)
-        writer.append(rooted(writer, 0))
-        writer.append(rooted(writer, 1, **other))
-        writer.finish()
-    found = deep(tmp_path)
+    found = deep_with(tmp_path, lambda writer: rooted(writer, 0), lambda writer: rooted(writer, 1, **other))
     assert {f.flaw.rule for f in found.findings} == rules and (found.verdict == "FAIL") == bool(rules), as_text(found)
     assert {(f.replica, f.klass) for f in found.findings} == {(name, "wrong-derived") for name in NODES if rules}
 
 
 @pytest.mark.parametrize(("fields", "rules"), [({"v": 1}, set()), ({"v": 2}, {"seal.tree"})], ids=["version-1", "version-2"])
 def test_a_seal_without_a_tree_has_version_1(tmp_path: Path, fields: dict[str, object], rules: set[str]) -> None:
-    for name in NODES:
-        writer = Writer(tmp_path / name)
-        for message in history(5, 200):
-            writer.append(message)
-        writer.append(seal_record(writer, 0, **fields))
-        writer.finish()
-    assert {f.flaw.rule for f in deep(tmp_path).findings} == rules
+    found = deep_with(tmp_path, lambda writer: seal_record(writer, 0, **fields))
+    assert {f.flaw.rule for f in found.findings} == rules
 
 
 def test_a_damaged_file_is_told_by_its_bytes_and_not_by_its_root(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.builds import Build
-from tests.containers.engine import DOCKER_S, docker
+from tests.containers.engine import DOCKER_S, OPENER, docker
 from tests.mounted_secret import MountedSecret
 from tests.packaging.pods import NAME, Pods, Rendered, Service
 
@@ -108,9 +108,8 @@ class ContainerPods(Pods):
 
     def asked(self, ordinal: int, path: str) -> int:
         """The HTTP status that the pod answers to other machines. Raises OSError."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(f"http://{self.addresses[ordinal]}:11081{path}", timeout=5) as answer:
+            with OPENER.open(f"http://{self.addresses[ordinal]}:11081{path}", timeout=5) as answer:
                 return int(answer.status)
         except urllib.request.HTTPError as refused:
             return int(refused.code)
