@@ -26,6 +26,8 @@ RULED_VERSION = 3
 """The version of one with another rule than majority, or with observers."""
 TREE_VERSION = 2
 """The version of a seal with the root of the file's entries tree."""
+STORED_VERSION = 2
+"""The version of a trim whose files the object store has."""
 MAJORITY, ALL, IN_SYNC = RULES = ("majority", "all", "in-sync")
 MEMBERSHIP_CHANNEL = 1
 
@@ -584,6 +586,12 @@ class TrimRecord:
     """(base, digest of its seal record) of every removed file."""
     reason: str
     """time, size, disk or operator"""
+    stored: bool = False
+    """The object store has the removed files, so that no consumer group loses its position; without it, the record has version 1."""
+
+    @property
+    def version(self) -> int:
+        return STORED_VERSION if self.stored else VERSION
 
     def fields(self) -> dict[str, Any]:
         """The fields, as in the body and in the snapshot."""
@@ -595,16 +603,17 @@ class TrimRecord:
             "from": self.from_index,
             "files": [list(file) for file in self.files],
             "reason": self.reason,
+            **({"stored": True} if self.stored else {}),
         }
 
     def encode(self) -> bytes:
-        return _body(self.fields())
+        return _to_json({"v": self.version, **self.fields()}).encode()
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> TrimRecord:
         files = tuple([(base, sha256) for base, sha256 in fields["files"]])
         begin = fields["begin"], fields["pos"], fields["term"], fields["chain"]
-        return cls(*begin, fields["from"], files, fields["reason"])
+        return cls(*begin, fields["from"], files, fields["reason"], fields.get("stored", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -669,7 +678,7 @@ def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
 def draft(record: ControlRecord, born_ms: int, level: int = FIRST_LEVEL) -> Draft:
     """`record` as a message on its system topic, queue 0, ready for the encoder. `level`: that of the broker group at the end of its log;
     without it, only records of the first level can be encoded."""
-    version = record.version if isinstance(record, Membership | SealRecord) else VERSION
+    version = record.version if isinstance(record, Membership | SealRecord | TrimRecord) else VERSION
     channel = MEMBERSHIP_CHANNEL if isinstance(record, Membership) else 0
     needed = RECORDS[record.TAG, version]
     assert needed <= level, f"a {record.TAG} record of version {version} needs level {needed}, and the group has level {level}"

@@ -15,6 +15,9 @@ LEVEL_MAX: Final = 2
 """The highest level that this program reads."""
 TREE_LEVEL: Final = 2
 """From this level on seals carry roots, and a group has a log tree (docs/decisions/2026-11-27-log-tree.md)."""
+STORED_TRIM_LEVEL: Final = 2
+"""From this level on a trim record can say that the object store has what it removes
+(docs/decisions/2026-11-28-leases-below-the-local-begin.md)."""
 
 RECORDS: dict[tuple[str, int], int] = {
     ("membership", 1): 1,
@@ -39,6 +42,7 @@ RECORDS: dict[tuple[str, int], int] = {
     ("seal", 1): 1,
     ("seal", 2): 2,
     ("trim", 1): 1,
+    ("trim", 2): 2,
     ("audit", 1): 1,
 }
 """(kind, version) of a control record → its level."""

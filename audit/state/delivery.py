@@ -31,11 +31,10 @@ _LETTERS = {"o": "q", "l": "q", "a": "i", "k": "i"}
 
 
 class Places(Protocol):
-    """Where queues begin and end at the current entry."""
+    """Where groups begin, and queues end, at the current entry."""
 
-    def begin(self, topic: str, queue: int) -> int:
-        """The first offset of the topic's current incarnation that is not trimmed; for a lite topic without a queue, where it will
-        begin."""
+    def first_place(self, topic: str, queue: int) -> int:
+        """The lowest place of a group in a queue; for a lite topic without a queue, where it will begin."""
         ...
 
     def end(self, topic: str, queue: int) -> int:
@@ -149,17 +148,18 @@ class Delivery(Part):
             self._lapse(key, offset, queue.rows[offset], index)
 
     def reset(self, key: Key, offset: int, index: int) -> None:
-        """The group continues at this offset, or at the begin of the queue if that is higher; all its leases there end."""
+        """The group continues at this offset, or at the lowest place if that is higher; all its leases there end."""
         queue = self._meet(key, index)
         self._lapse_all(key, queue, index)
         queue.rows.clear()
-        queue.cursor = max(offset, self._places.begin(key[1], key[2]))
+        queue.cursor = max(offset, self._places.first_place(key[1], key[2]))
 
     def resent(self, key: Key, offset: int, index: int) -> None:
-        """The dead letter of this message was resent: if the message is done for the group and not trimmed, it is leased to no one."""
+        """The dead letter of this message was resent: if the message is done for the group, and the group may have a place there, it is
+        leased to no one."""
         self._note(key, index)
         queue = self._queues.get(key)
-        if queue is not None and self._places.begin(key[1], key[2]) <= offset < queue.cursor and offset not in queue.rows:
+        if queue is not None and self._places.first_place(key[1], key[2]) <= offset < queue.cursor and offset not in queue.rows:
             queue.rows[offset] = [index, *RESENT]
 
     def begin_at(self, key: Key, offset: int, index: int) -> None:
@@ -183,7 +183,7 @@ class Delivery(Part):
 
     def trimmed(self, entry: Entry) -> None:
         for key, queue in sorted(self._queues.items(), key=lambda item: item[0]):
-            begin = self._places.begin(key[1], key[2])
+            begin = self._places.first_place(key[1], key[2])
             below = sorted(offset for offset in queue.rows if offset < begin)
             for offset in below:
                 self._lapse(key, offset, queue.rows.pop(offset), entry.index)
@@ -196,7 +196,7 @@ class Delivery(Part):
         self._note(key, index)
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = _Queue(self._places.begin(key[1], key[2]))
+            queue = self._queues[key] = _Queue(self._places.first_place(key[1], key[2]))
         return queue
 
     def _row(self, key: Key, offset: int) -> Row | None:

@@ -68,7 +68,7 @@ class Lite(Part):
                 self._delivery.begin_at((group, stored, 0), self._places.end(stored, 0), index)
         for name in lost:
             stored = f"{topic}{LITE}{name}"
-            if (group, stored) not in self._readers and self._places.begin(stored, 0) == self._places.end(stored, 0):
+            if (group, stored) not in self._readers and self._places.first_place(stored, 0) == self._places.end(stored, 0):
                 self._delivery.leave((group, stored, 0), index)
 
     def _put(self, key: Key, wanted: _Set, index: int | None = None) -> None:

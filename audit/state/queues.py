@@ -47,6 +47,8 @@ class Queues(Part):
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._begin = 0
         """Index of the log's first entry, according to the trim records."""
+        self.stored = False
+        """Whether the last trim that moved it left what it removed in the object store."""
         self._lite: dict[str, dict[str, None]] = {}
         """Topic of kind lite → its lite topics that have a queue."""
         self._lite_begins: dict[str, int] = {}
@@ -109,7 +111,7 @@ class Queues(Part):
         self.gone = {}
         if entry.fields["begin"] <= self._begin:
             return
-        self._begin = entry.fields["begin"]
+        self._begin, self.stored = entry.fields["begin"], entry.fields.get("stored") is True
         for key, queue in self._queues.items():
             _trim(key[0], queue, entry)
         for parent, topics in self._lite.items():
@@ -156,6 +158,7 @@ class Queues(Part):
     def load(self, snapshot: Mapping[str, Any]) -> None:
         """The snapshot does not say where the kept messages are: `warm` follows with all of them."""
         self._begin = snapshot["retained"]["begin_index"]
+        self.stored = any(told.get("stored") is True for _, _, told in snapshot["retained"]["trims"][-1:])
         self._floors = dict(snapshot.get("lite_floors") or {})
         for topic, ends in snapshot["queues"].items():
             for queue, end in ends.items():

@@ -244,6 +244,7 @@ class Retained(Part):
             self._tree.trim(fields)
             self._tree.take(self._seals.values())
         told = {name: fields[name] for name in ("begin", "pos", "term", "chain", "from", "files", "reason")}
+        told |= {"stored": True} if fields.get("stored") else {}
         self._trims = [*self._trims, [entry.index, entry.store_ms, told]][-TRIMS_KEPT:]
         self._digest = hashlib.sha256(self._digest.encode() + entry.body).hexdigest()
         self._touched = entry.index

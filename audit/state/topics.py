@@ -36,12 +36,20 @@ class Topics(Part):
         return int(known["kind"] == "lite")
 
     def begin(self, topic: str, queue: int) -> int:
-        """The first queue offset of the topic's current incarnation that was not trimmed: where a group without a place in the queue
-        begins. A lite topic without a queue begins where its parent topic remembers."""
+        """The first queue offset of the topic's current incarnation that was not trimmed. A lite topic without a queue begins where its
+        parent topic remembers."""
         if LITE in topic:
             return self._queues.lite_begin(topic)
+        return max(self._incarnation(topic, queue), self._queues.minimum(topic, queue))
+
+    def first_place(self, topic: str, queue: int) -> int:
+        """Where a group without a place in the queue begins, and below which no group has one: where the queue begins or, if the object
+        store has what was trimmed last, where the topic's incarnation does."""
+        return self._incarnation(topic, queue) if self._queues.stored and LITE not in topic else self.begin(topic, queue)
+
+    def _incarnation(self, topic: str, queue: int) -> int:
         begins = self._topics[topic]["begins"] if topic in self._topics else []
-        return max(begins[queue] if queue < len(begins) else 0, self._queues.minimum(topic, queue))
+        return int(begins[queue]) if queue < len(begins) else 0
 
     def end(self, topic: str, queue: int) -> int:
         """One past the last queue offset; for a lite topic without a queue, where it begins."""

@@ -31,6 +31,7 @@ QUEUES = (("n", 0), ("n", 1), ("m", 0), ("L$x", 0), ("L$y", 0))
 FIRST_MS = EPOCH_MS // SLOT_MS * SLOT_MS
 TERM = 1
 LEVEL_MAX = 3
+STORED_LEVEL = 2
 
 
 class Scribe:
@@ -220,8 +221,10 @@ class Scribe:
         self.record(control.SealRecord(1000 * number, first, first + self.rng.randrange(12), 1000 * number + 900, "ab" * 32, ("n1",), root))
 
     def trim(self) -> None:
-        """Trim to an existing entry, or to one before the current begin."""
+        """Trim to an existing entry, or to one before the current begin. Where that is allowed, often with what is trimmed in the object
+        store."""
+        stored = self.machine.level >= STORED_LEVEL and self.rng.random() < 0.7
         index = self.rng.randrange(self.log.end_index + 1) or 1
         entries = self.log.ranges[index]
         named = entries.pos, entries.term, self.log.ranges[index - 1].last_chain, self.machine.begin_index
-        self.record(control.TrimRecord(index, *named, ((0, None),), "operator"))
+        self.record(control.TrimRecord(index, *named, ((0, None),), "operator", stored))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash, tags_code
+from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.names import CONTROL_TOPICS
 from ledgermq.proto.types import Backoff, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
@@ -72,6 +73,7 @@ RECORDS = st.one_of(
         *[NUMBER] * 5,
         st.lists(st.tuples(NUMBER, st.none() | TEXT), max_size=2).map(tuple),
         TEXT,
+        st.booleans(),
     ),
     st.builds(control.ChangeRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBER, NUMBER, NUMBER, TEXT), max_size=2).map(tuple)),
     st.builds(control.ResetRecord, TEXT, TEXT, st.lists(st.tuples(NUMBER, NUMBER), max_size=3).map(tuple)),
@@ -124,6 +126,10 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
     (
         control.TrimRecord(10, 2048, 3, 77, 0, ((0, None), (1024, "ab")), "time"),
         '{"v":1,"begin":10,"pos":2048,"term":3,"chain":77,"from":0,"files":[[0,null],[1024,"ab"]],"reason":"time"}',
+    ),
+    (
+        control.TrimRecord(10, 2048, 3, 77, 0, ((0, "ab"),), "size", stored=True),
+        '{"v":2,"begin":10,"pos":2048,"term":3,"chain":77,"from":0,"files":[[0,"ab"]],"reason":"size","stored":true}',
     ),
     (control.AckRecord((("g", "t", 0, (5,), (41,)),)), '{"v":1,"a":[["g","t",0,[5],[41]]]}'),
     (control.ChangeRecord((("g", "t", 0, 5, 41, 0, "c"),)), '{"v":1,"a":[["g","t",0,5,41,0,"c"]]}'),
@@ -219,7 +225,7 @@ def test_garbage_is_never_another_error(tag: str, body: bytes) -> None:
 @pytest.mark.parametrize("record", [record for record, _ in EXACT], ids=lambda record: record.TAG)
 def test_drafts(record: control.ControlRecord) -> None:
     """A control record is a message on a system topic, queue 0, with its kind as tag; only membership uses channel 1."""
-    draft = control.draft(record, 5)
+    draft = control.draft(record, 5, LEVEL_MAX)
     assert draft.stored_topic in CONTROL_TOPICS and draft.queue == 0 and draft.born_ms == 5 and draft.body == record.encode()
     assert draft.properties == f"TAGS\x01{record.TAG}\x02".encode()
     assert draft.tags_code == java_hash(record.TAG) == tags_code(draft.properties)

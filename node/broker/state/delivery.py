@@ -25,12 +25,12 @@ Transition table of one (group, topic, queue, offset). `n` is a lease number, `a
     reset to above it           done              done              done                      done
     trim to above it            done              done              done                      done
 
-`-` changes nothing. A lease that ends without its acknowledgement becomes a lapsed one (`lapsed_leases.py`), so that for a message that is
-done, the handle that acknowledged it can be recognised. A lease record moves the cursor behind the highest offset that it names; offsets
-that it skips without naming them are done. Only FIFO groups have waiting messages: those were never delivered, and an earlier message of
-their message group is not done. The row of a waiting message is a lease with number 0 and attempt 0, expired from the beginning. The
-message itself contains its message group; the leader decides whether one message locks another (`fifo.py`). A dead letter is not a control
-record: the copy in the dead-letter topic is itself the mark.
+`-` changes nothing. A trim whose files the object store has changes nothing either. A lease that ends without its acknowledgement becomes a
+lapsed one (`lapsed_leases.py`), so that for a message that is done, the handle that acknowledged it can be recognised. A lease record moves
+the cursor behind the highest offset that it names; offsets that it skips without naming them are done. Only FIFO groups have waiting
+messages: those were never delivered, and an earlier message of their message group is not done. The row of a waiting message is a lease
+with number 0 and attempt 0, expired from the beginning. The message itself contains its message group; the leader decides whether one
+message locks another (`fifo.py`). A dead letter is not a control record: the copy in the dead-letter topic is itself the mark.
 
 Expiry is not in this table, because it is not an event in the log. An expired lease stays leased until a lease record leases the message
 again, an acknowledgement that was accepted in time ends it, a filter passes it over, or the leader makes a dead letter of it.
@@ -134,7 +134,7 @@ class QueueRows:
 
 
 class Delivery:
-    """The delivery state of one broker group. `begin(topic, queue)` is the first offset of the topic's current incarnation."""
+    """The delivery state of one broker group. `begin(topic, queue)`: the lowest position of a group in a queue."""
 
     def __init__(self, begin: Callable[[str, int], int]) -> None:
         self._begin = begin
@@ -321,11 +321,11 @@ class Delivery:
         return touched
 
     def holds(self, key: QueueKey, offset: int) -> bool:
-        """Whether the group has a position in the queue, and the message was not trimmed."""
+        """Whether the group has a position in the queue, and the message can still be delivered, as far as the log says."""
         return key in self.queues and offset >= self._begin(key[1], key[2])
 
     def is_done(self, key: QueueKey, offset: int) -> bool:
-        """Whether the message is done for the group, and not trimmed."""
+        """Whether the message is done for the group, and can still be delivered, as far as the log says."""
         return self.holds(key, offset) and offset < self.queues[key].cursor and offset not in self.queues[key].rows
 
     def apply_resent(self, index: int, key: QueueKey, offset: int) -> Touched:
@@ -341,7 +341,7 @@ class Delivery:
             key = (group, topic, queue_id)
             queue = self._queue(key)
             touched += self._clear(key, queue)
-            # Trimmed offsets stay done.
+            # What can no longer be delivered stays done.
             queue.cursor = max(cursor, self._begin(topic, queue_id))
         return touched
 
@@ -361,7 +361,7 @@ class Delivery:
         return self._forget(keys)
 
     def raise_cursors(self) -> Touched:
-        """Queues begin at higher offsets: all messages below are done for every group."""
+        """Positions of groups begin at higher offsets: all messages below are done for every group."""
         touched: Touched = []
         for key, queue in self.queues.items():
             begin = self._begin(key[1], key[2])

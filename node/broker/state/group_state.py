@@ -62,7 +62,7 @@ class State:
         """Topics in force. Replaced, never mutated, because outsiders hold it."""
         self.groups: dict[str, GroupConfig] = {}
         """Consumer groups with a record. Replaced, never mutated."""
-        self.delivery = Delivery(self.begin)
+        self.delivery = Delivery(self.first_position)
         self.letters = Letters()
         """The dead letters that are settled."""
         self.transactions = Transactions()
@@ -128,6 +128,10 @@ class State:
         if LITE_SEPARATOR in topic:
             return self._lite_begin(topic)
         return max(self.floor(topic, queue), self._queues.min_offset(topic, queue))
+
+    def first_position(self, topic: str, queue: int) -> int:
+        """The lowest position of a consumer group in a queue: below `begin` if the object store has what was trimmed."""
+        return self.floor(topic, queue) if self.retained.stored else self.begin(topic, queue)
 
     def floor(self, topic: str, queue: int) -> int:
         """The first queue offset of the topic's current incarnation, trimmed or not. What was trimmed of a lite topic counts as never

@@ -261,7 +261,8 @@ class Machine(State):
             effects.halves.append(offset)
 
     def _apply_trim(self, index: int, store_ms: int, record: control.TrimRecord, effects: Effects) -> None:
-        """Messages before the new begin are consumed for every group. Idempotent, because a full disk may interrupt it."""
+        """Messages before the new begin are consumed for every group, unless the object store has them. Idempotent, because a full disk may
+        interrupt it."""
         self._queues.raise_minimums(max(record.begin_pos, self.begin_pos))
         self.retained.apply_trim(index, store_ms, record)
         self._forget_lite_topics(effects)

@@ -49,6 +49,11 @@ class Retained:
         """Index of the last trim record; −1 if there was none."""
         return self.trims[-1].index if self.trims else -1
 
+    @property
+    def stored(self) -> bool:
+        """Whether what lies before the begin may still be readable in the object store, so that consumer groups have positions there."""
+        return bool(self.trims) and self.trims[-1].record.stored
+
     def sealing(self, record: SealRecord) -> bool:
         """Whether the record would add a seal. The first seal of a file stands. With a tree, a seal without a root changes nothing."""
         return record.base >= self.begin_pos and record.base not in self.seals and (self.tree is None or bool(record.root))
