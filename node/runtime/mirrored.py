@@ -166,6 +166,14 @@ STATISTICS = {
     "visible_again": _statistic(
         "gauge", "messages_visible_again", "Messages whose lease ended without an acknowledgement and that were not leased again."
     ),
+    "gone": _statistic(
+        "counter", "messages_gone_total", "Messages passed over for a consumer group because total retention had removed them."
+    ),
+    "tier_waiting": _statistic("gauge", "tier_waiting", "Queues of consumer groups that wait for messages from the object store."),
+    "tier_bytes": _statistic("gauge", "tier_bytes", "Bytes of messages from the object store that the leader has at hand for consumers."),
+    "tier_failures": _statistic(
+        "counter", "tier_fetches_failed_total", "Fetches of messages from the object store for consumers that failed."
+    ),
     "transactions_undecided": _statistic("gauge", "transactions_undecided", "Transactions that wait for a decision of their producer."),
     "timers_pending": _statistic("gauge", "timers_pending", "Delayed messages that wait for their time."),
     "timers_stored": _statistic("counter", "timers_stored_total", "Delayed messages applied by this replica."),

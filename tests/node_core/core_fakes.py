@@ -9,9 +9,10 @@ from itertools import count
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, Forward, Handle, Lease, Receive
-from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.broker.calls.operator_calls import Configure, Mark, Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce
+from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched, TierMessage
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.filters.filters import TagFilter
@@ -324,6 +325,42 @@ class MemoryQueues:
         self.rows = {key: rows[: ends.get(key[0], {}).get(key[1], 0)] for key, rows in self.rows.items()}
 
 
+class FakeTier:
+    """An object store that has the whole log, from `begin_pos` on: it answers in the next turn, unless it is away or a test holds it."""
+
+    def __init__(self, log: MemoryLog, queues: MemoryQueues) -> None:
+        self._log = log
+        self._queues = queues
+        self.begin_pos = 0
+        self.away = False
+        self.held = False
+        self.pending: list[TierFetch] = []
+        self.asked: list[TierFetch] = []
+
+    def take(self, fetches: Sequence[TierFetch]) -> None:
+        self.pending += fetches
+        self.asked += fetches
+
+    def answers(self) -> list[TierFetched]:
+        if self.held:
+            return []
+        pending, self.pending = self.pending, []
+        return [TierFetched(fetch.number, failure="away") if self.away else self.answer(fetch) for fetch in pending]
+
+    def answer(self, fetch: TierFetch) -> TierFetched:
+        """As a reader of the store answers: at least one message if it has one, and no fewer than fit."""
+        rows = self._queues.rows[fetch.topic, fetch.queue]
+        first = next((o for o in range(fetch.first, fetch.begin) if rows[o][0] >= self.begin_pos), fetch.begin)
+        found: list[TierMessage] = []
+        size = 0
+        for position, length, _ in rows[first : min(fetch.begin, first + fetch.count)]:
+            size += length
+            if found and size > fetch.max_bytes:
+                break
+            found.append(TierMessage.of_entry(self._log.record(position - 48, length + 48)))
+        return TierFetched(fetch.number, first, tuple(found))
+
+
 class Bench:
     """One group on virtual time. `done` holds the answers by token; a second answer to a token fails at once."""
 
@@ -338,6 +375,7 @@ class Bench:
         self.tokens = count(1)
         self.done: dict[int, Outcome] = {}
         self.output: TurnOutput | None = None
+        self.tier = FakeTier(self.log, self.queues)
 
     @property
     def now_ms(self) -> int:
@@ -350,7 +388,7 @@ class Bench:
     def turn(self, *calls: Call, at_ns: int | None = None) -> TurnOutput:
         if at_ns is not None:
             self.now_ns = at_ns
-        return self.took(self.group.turn(self.now_ns, self.now_ms, calls))
+        return self.took(self.group.turn(self.now_ns, self.now_ms, [*self.tier.answers(), *calls]))
 
     def took(self, output: TurnOutput) -> TurnOutput:
         """Take note of what a turn left."""
@@ -358,6 +396,7 @@ class Bench:
         for done in output.done:
             assert done.token not in self.done, f"token {done.token} was answered twice"
             self.done[done.token] = done.outcome
+        self.tier.take(output.tier_fetches)
         self.check_known_queues()
         return output
 
@@ -385,6 +424,21 @@ class Bench:
     def configure(self, topic: str = "t", queues: int = 1, incarnation: int = 1) -> None:
         config = TopicConfig("", topic, TopicKind.NORMAL, queues, Permission.READ_WRITE, incarnation)
         self.ask(Configure(next(self.tokens), topics=(config,)))
+
+    def trim(self, index: int, *, stored: bool = True) -> None:
+        """Let the log begin with this entry. With `stored`, the group is raised to the level that this needs."""
+        if stored:
+            self.raise_level()
+        self.turn(self.trimming(index, stored=stored))
+
+    def raise_level(self) -> None:
+        if self.machine.level < 2:
+            self.turn(Mark(next(self.tokens), control.LevelRecord(2)))  # type: ignore[arg-type]
+
+    def trimming(self, index: int, *, stored: bool) -> Trim:
+        before, entries = cut(self.log.read(index - 1), index - 1), tail_of(self.log.read(index), index)
+        named = entries.pos, before.term, before.last_chain, self.machine.begin_index
+        return Trim(next(self.tokens), control.TrimRecord(index, *named, ((0, None),), "operator", stored))
 
     def send(self, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> Outcome | None:
         return self.ask(self.produce(*bodies, topic=topic, queue=queue, tag=tag))

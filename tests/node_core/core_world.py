@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, ClientGone, Forward, Handle, Receive, Received, SyncLite
-from ledgermq.node.broker.calls.operator_calls import Configure, Reset, SettleLetters, Trim
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset, SettleLetters
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.read_calls import CommitOffset
 from ledgermq.node.broker.calls.send_calls import (
@@ -33,7 +33,6 @@ from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention.retention_facts import half_pin, timer_pin
-from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.names import base_group, lite_stored, member_group
 from ledgermq.proto.properties import Fields, encode, parse
@@ -57,6 +56,7 @@ GROUPS = {
 CLIENTS = ("c", "d")
 LITE = ("x", "y", "z")
 READERS = ("g", "f", member_group("b", "c"), member_group("b", "d"))
+STORED_LEVEL = 2
 DELAYS = (500, 3_000, 61_000, 200_000, 5_000 * 60_000)
 
 
@@ -290,10 +290,10 @@ class World:
             index -= 1
         if not low <= index <= high or any(tail_of(log.read(index), index).pos > pos for pos in pins):
             return
-        before, entries = tail_of(log.read(index - 1), index - 1), tail_of(log.read(index), index)
-        before = cut(before, index - 1)
-        record = control.TrimRecord(index, entries.pos, before.term, before.last_chain, machine.begin_index, ((0, None),), "operator")
-        self.turn(Trim(self.token, record))
+        if b % 2:
+            # Only the object store has what is trimmed.
+            self.bench.raise_level()
+        self.turn(self.bench.trimming(index, stored=b % 2 == 1 and machine.level >= STORED_LEVEL))
 
     def time(self, a: int, b: int) -> None:
         self.bench.now_ns += (100 * MS, SECOND, 4 * SECOND, 4 * SECOND, 4 * SECOND, 70 * SECOND)[a % 6]
@@ -382,6 +382,8 @@ class World:
                     call = Receive(self.token, group, topic, "c", TagFilter(), 32, 1_000, b.now_ns)
                     b.turn(call)
                     leases = b.done[call.token].leases  # type: ignore[union-attr]
+                    if not leases and b.tier.pending:
+                        continue
                     b.turn(Ack(self.token, [Handle(group, topic, at.queue, at.queue_offset, at.lease_number, at.attempt) for at in leases]))
                     if not leases:
                         break

@@ -41,6 +41,7 @@ class World:
         self.bench = Bench()
         self.bench.lead(1)
         self.bench.configure("t", QUEUES)
+        self.bench.raise_level()
         self.lagging = self.rng.random() < 0.7
         self.bench.replicator.commit_at_once = not self.lagging
         self.logged = LoggedState()
@@ -254,6 +255,7 @@ class World:
         if self.rng.random() < 0.5:
             exported = old.machine.export(LOG_ID)
             new.queues.rows = {key: list(rows) for key, rows in old.queues.rows.items()}
+            new.queues.low, new.queues.lasts = dict(old.queues.low), dict(old.queues.lasts)
             new.queues.truncate({t: {int(q): end for q, end in ends.items()} for t, ends in exported["queues"].items()})
             new.machine.restore(exported)
         new.now_ns = old.now_ns + self.rng.choice((0, SECOND, 100 * SECOND))
@@ -273,9 +275,22 @@ class World:
         self.clients.held = {m: held for m, held in self.clients.held.items() if self.logged.leases.get(m, (-1, 0))[0] == held.number}
         self.clients.new_leader(new.now_ns)
 
+    def trim(self) -> None:
+        """Only the object store has what was before this entry; to clients that makes no difference."""
+        low, high = self.bench.machine.begin_index + 1, self.bench.machine.applied_index
+        if low <= high:
+            self.turn(self.bench.trimming(self.rng.randint(low, high), stored=True))
+
+    def store(self) -> None:
+        """The object store goes away, is slow, or is there again."""
+        tier = self.bench.tier
+        tier.away, tier.held = self.rng.choice(((False, False), (False, False), (True, False), (False, True)))
+        self.turn()
+
     def step(self) -> None:
         actions = [self.send, self.receive, self.receive, self.ack, self.ack, self.change, self.signs, self.cancel, self.wait, self.reset]
-        weights = [3, 6, 6, 5, 5, 2, 2, 1, 5, 0.3]
+        actions += [self.trim, self.store]
+        weights = [3, 6, 6, 5, 5, 2, 2, 1, 5, 0.3, 0.5, 1]
         if self.lagging:
             actions.append(self.commit)
             weights.append(12)
@@ -289,6 +304,7 @@ class World:
     def settle(self) -> None:
         """Let time pass, commit everything, and consume what is left: every message must come to every group that wants it."""
         self.bench.replicator.commit_at_once = True
+        self.bench.tier.away = self.bench.tier.held = False
         # Twice: a Receive that still waits may lease once more.
         for _ in range(2):
             self.bench.now_ns += 4 * 3600 * SECOND
@@ -299,6 +315,8 @@ class World:
                 self.turn(call)
                 outcome = self.bench.done[call.token]
                 assert isinstance(outcome, Received)
+                if not outcome.leases and self.bench.tier.pending:
+                    continue
                 if not outcome.leases:
                     break
                 handles = [Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt) for x in outcome.leases]

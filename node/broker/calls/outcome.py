@@ -70,6 +70,7 @@ from ledgermq.node.broker.calls.send_calls import (
     Recalled,
     ResumeProducer,
 )
+from ledgermq.node.broker.calls.tier_calls import TierFetched
 from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
 
 Call = (
@@ -108,6 +109,7 @@ Call = (
     | RaiseLevel
     | Returned
     | Appointed
+    | TierFetched
 )
 
 Result = (

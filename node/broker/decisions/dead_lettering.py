@@ -13,6 +13,7 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.decisions.picker import Pick, Picked
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Pair
+from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.decisions.uncommitted import RETAINED, UncommittedState, group_name, letters_name, reset_name, topic_name
 from ledgermq.node.broker.state import dead_letters
@@ -26,8 +27,11 @@ from ledgermq.proto.names import base_group, is_dead_letter_topic
 class DeadLettering:
     """The leader's rules about dead letters. Stateless."""
 
-    def __init__(self, machine: Machine, uncommitted: UncommittedState, entry_bytes_max: int, max_attempts: int) -> None:
+    def __init__(
+        self, machine: Machine, messages: TierMessages, uncommitted: UncommittedState, entry_bytes_max: int, max_attempts: int
+    ) -> None:
         self._machine = machine
+        self._messages = messages
         self._uncommitted = uncommitted
         self._entry_bytes_max = entry_bytes_max
         self._default_attempts = max_attempts
@@ -38,7 +42,8 @@ class DeadLettering:
         return self._default_attempts if config is None else config.max_attempts
 
     def forward(self, plan: Plan, call: Forward) -> None:
-        """A consumer gives a message up. Its lease may have expired, because no other consumer has the message."""
+        """A consumer gives a message up. Its lease may have expired, because no other consumer has the message. A message that is not at
+        hand is fetched first; of one that no longer exists there can be no copy."""
         handle = call.handle
         key = (handle.group, handle.topic, handle.queue)
         names = [topic_name(handle.topic), group_name(handle.group), reset_name(key)]
@@ -54,6 +59,12 @@ class DeadLettering:
             plan.assured.append(Done(call.token, Forwarded(False)))
         elif plan.full:
             plan.refuse(call.token, "disk-full")
+        elif self._messages.at_hand(handle.topic, handle.queue, handle.queue_offset) == handle.queue_offset:
+            if self._messages.gone_to(handle.topic, handle.queue, handle.queue_offset) > handle.queue_offset:
+                plan.assured.append(Done(call.token, Forwarded(False)))
+            else:
+                self._messages.want(key, handle.queue_offset)
+                plan.deferred.append(call)
         elif self.bury(plan, key, handle.queue_offset, lease):
             plan.awaited.append((plan.next_index - 1, call.token, Forwarded(True)))
         else:
@@ -67,14 +78,14 @@ class DeadLettering:
             row = self._machine.delivery.row((*pair, queue), offset)
             assert row is not None, "only a message in flight was delivered before"
             if not self.bury(plan, (*pair, queue), offset, row.lease):
-                positions, sizes, _ = self._machine.units(pair[1], queue, offset, 1)
-                kept.append(Picked(queue, offset, row.attempt + 1, self._machine.record(int(positions[0]), int(sizes[0]))))
+                positions, sizes, _ = self._messages.units(pair[1], queue, offset, 1)
+                kept.append(Picked(queue, offset, row.attempt + 1, self._messages.record(int(positions[0]), int(sizes[0]))))
                 pick.bytes += int(sizes[0])
         pick.messages[:0] = kept
 
     def bury(self, plan: Plan, key: QueueKey, offset: int, lease: int) -> bool:
         """Append the dead letter of a message in flight. Returns False if it fits no log file."""
-        letter = dead_letters.copy(self._machine, key, offset, lease, self._entry_bytes_max)
+        letter = dead_letters.copy(self._messages, key, offset, lease, self._entry_bytes_max)
         if letter is None:
             return False
         stored = letter.stored_topic

@@ -1,8 +1,9 @@
 """Order within message groups: which messages in flight belong to the same message group, for a leader's FIFO consumer groups.
 
 Derived on the leader only, never replicated: read from the messages when a queue is first examined, and kept up to date with planned and
-applied records. A message group has no lock of its own: its lowest message that is not done decides. While that message is leased, no
-consumer gets another message of the message group; once it is visible again it is delivered first, and those behind it follow in order.
+applied records. A message that only the object store has may have to be fetched for that, and until then the queue has no order. A message
+group has no lock of its own: its lowest message that is not done decides. While that message is leased, no consumer gets another message of
+the message group; once it is visible again it is delivered first, and those behind it follow in order.
 
 In each queue, messages without a message group form one group. Memory is bounded by the messages in flight and a short look ahead of the
 cursor.
@@ -11,7 +12,7 @@ cursor.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
@@ -22,8 +23,8 @@ ROWS_MAX = 4096
 """About how many messages of a queue a FIFO group may have leased or waiting; beyond that no new one is examined until some are done."""
 _STALE_MAX = 4096
 
-NameOf = Callable[[str, int, int], str]
-"""(stored topic, queue, offset) → message group"""
+NameOf = Callable[[QueueKey, int], str | None]
+"""Queue and offset → message group; None if the message is being fetched."""
 
 
 class QueueOrder:
@@ -81,6 +82,8 @@ class MessageGroups:
         self._uncommitted = uncommitted
         self._name_of = name_of
         self._orders: dict[QueueKey, QueueOrder] = {}
+        self._unnamed: dict[QueueKey, dict[int, None]] = {}
+        """Rows whose message groups are not known yet; until then their queue has no order."""
 
     def __len__(self) -> int:
         return len(self._orders)
@@ -88,16 +91,30 @@ class MessageGroups:
     def clear(self) -> None:
         """Leadership is lost."""
         self._orders.clear()
+        self._unnamed.clear()
 
-    def order(self, key: QueueKey) -> QueueOrder:
-        """The order of a queue; initially read from its rows."""
+    def order(self, key: QueueKey) -> QueueOrder | None:
+        """The order of a queue; initially read from its rows. None while messages for it are being fetched."""
         order = self._orders.get(key)
         if order is None:
             order = self._orders[key] = QueueOrder()
             queue = self._delivery.queues.get(key)
-            for offset in () if queue is None else queue.rows:
-                order.add(offset, self._name_of(key[1], key[2], offset))
+            self._unnamed[key] = {} if queue is None else dict.fromkeys(queue.rows)
+        unnamed = self._unnamed.get(key)
+        if unnamed is not None:
+            for offset in list(unnamed):
+                name = self._name_of(key, offset)
+                if name is not None:
+                    order.add(offset, name)
+                    del unnamed[offset]
+            if unnamed:
+                return None
+            del self._unnamed[key]
         return order
+
+    def unnamed(self, key: QueueKey) -> Iterable[int]:
+        """The rows for which `order` waits."""
+        return self._unnamed.get(key, ())
 
     def planned(self, key: QueueKey, offset: int) -> None:
         """A planned record will give this new message a row. If the log refuses the plan, this is rolled back with the uncommitted
@@ -114,7 +131,15 @@ class MessageGroups:
         if order is None:
             return False
         if self._delivery.lease(key, offset) is not None:
-            order.add(offset, order.name(offset) or self._name_of(key[1], key[2], offset))
+            name = order.name(offset)
+            if name is None:
+                # The dead letter of a message was resent.
+                name = self._name_of(key, offset)
+            if name is None:
+                self._unnamed.setdefault(key, {})[offset] = None
+            else:
+                order.add(offset, name)
         elif self._uncommitted.pending(key, offset) is None:
             order.remove(offset)
+            self._unnamed.get(key, {}).pop(offset, None)
         return True

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.decisions.fifo import LOOK_AHEAD, ROWS_MAX, QueueOrder
-from ledgermq.node.broker.decisions.picker import FIRST_UNITS, NOTHING_SENT, SCAN_UNITS, Job, Picker, Rules
+from ledgermq.node.broker.decisions.picker import FIRST_UNITS, NOT_AT_HAND_MAX, NOTHING_SENT, SCAN_UNITS, Job, Picker, Rules
 from ledgermq.node.broker.decisions.plan import Sent
 from ledgermq.node.broker.state.delivery import QueueKey
 
@@ -27,20 +27,29 @@ class FifoJob(Job):
         """(queue, message group) pairs whose rows are all in this pick."""
         self._waiting: set[tuple[int, str]] = set()
         """(queue, message group) pairs with messages that wait from this pick on."""
+        self._unknown = False
+        """Whether a message that an earlier attempt got is not at hand."""
 
     def steps(self, again_first: bool) -> list[Callable[[int], None]]:
         """The steps per queue. Behind messages that are visible again there may be new messages of the same message group."""
         return [self.visible_again, self.never_leased] if again_first else [self.never_leased, self.visible_again, self.never_leased]
 
     def repeats(self, queues: Sequence[int]) -> bool:
-        """Return the messages that an earlier Receive with this attempt id got, if they are still leased: its answer was lost."""
+        """Return the messages that an earlier Receive with this attempt id got, if they are still leased: its answer was lost. While one of
+        them is not at hand, none is returned, and no other message."""
         if self._call.attempt_id:
             for queue in queues:
                 self._repeat(self._key(queue))
-        return bool(self.pick.messages)
+        if self._unknown:
+            self.pick.messages.clear()
+        return self._unknown or bool(self.pick.messages)
 
     def _repeat(self, key: QueueKey) -> None:
         order = self._groups.order(key)
+        if order is None:
+            rows = [self._delivery.row(key, offset) for offset in self._groups.unnamed(key)]
+            self._unknown |= any(row is not None and row.attempt_id == self._call.attempt_id for row in rows)
+            return
         ready = set(self._clock.ready(key))
         for head in order.heads():
             for offset in order.groups[str(order.name(head))]:
@@ -49,25 +58,32 @@ class FifoJob(Job):
                     break
                 if offset in ready or self._uncommitted.pending(key, offset) is not None:
                     break
+                if not self._at_hand(key[2], offset):
+                    if self._messages.gone_to(key[1], key[2], offset) == offset:
+                        self._ask_for(key[2], offset)
+                        self._unknown = True
+                    break
                 positions, sizes, _ = self._messages.units(key[1], key[2], offset, 1)
                 self._take(key[2], offset, row.attempt, int(positions[0]), int(sizes[0]))
 
     def visible_again(self, queue: int) -> None:
         """In each message group whose lowest message is visible again: take it and those behind it, up to the first that is leased."""
         key = self._key(queue)
-        order = self._groups.order(key)
         ready = set(self._clock.ready(key))
-        for head in order.heads() if ready else ():
-            if self.full():
+        order = self._groups.order(key) if ready else None
+        absent = self.absent + NOT_AT_HAND_MAX
+        for head in () if order is None else order.heads():
+            if self.full() or self.absent >= absent:
                 return
             if self._enough():
                 self.pick.more = True
                 return
-            if head in ready:
-                self._take_group(key, str(order.name(head)), ready)
+            if order is not None and head in ready:
+                name = str(order.name(head))
+                self._take_group(key, name, order.groups[name], ready)
 
-    def _take_group(self, key: QueueKey, name: str, ready: set[int]) -> None:
-        for offset in self._groups.order(key).groups[name]:
+    def _take_group(self, key: QueueKey, name: str, offsets: Sequence[int], ready: set[int]) -> None:
+        for offset in offsets:
             if self.full() or self._enough() or offset not in ready or not self._consider(key, offset):
                 return
         self._opened.add((key[2], name))
@@ -76,6 +92,8 @@ class FifoJob(Job):
         """Take new messages of unlocked message groups, from the cursor as of the log's end."""
         key = self._key(queue)
         order = self._groups.order(key)
+        if order is None:
+            return
         start = self.pick.cursors.get(queue, self._start(key))
         end = self._messages.end(key[1], queue)
         order.tidy(start)
@@ -85,8 +103,16 @@ class FifoJob(Job):
         stop = min(end, start + SCAN_UNITS)
         chunk = FIRST_UNITS
         while scan.next < stop and not self.full() and scan.waits < LOOK_AHEAD:
-            self._scan_new(order, queue, scan, min(chunk, stop - scan.next))
-            chunk = SCAN_UNITS
+            count = min(chunk, stop - scan.next, self._at_hand(queue, scan.next))
+            if count:
+                self._scan_new(order, queue, scan, count)
+                chunk = SCAN_UNITS
+            elif (gone := self._messages.gone_to(key[1], queue, scan.next)) > scan.next:
+                self.pick.gone += gone - scan.next
+                scan.pass_over(gone - scan.next)
+            else:
+                self._ask_for(queue, scan.next)
+                break
         self._settle(queue, scan, end)
 
     def _scan_new(self, order: QueueOrder, queue: int, scan: _Scan, count: int) -> None:
@@ -140,16 +166,16 @@ class _Scan:
     def take(self) -> None:
         self._step()
 
-    def pass_over(self) -> None:
+    def pass_over(self, count: int = 1) -> None:
         if self.passed and self.passed[-1][1] == self.next:
-            self.passed[-1] = (self.passed[-1][0], self.next + 1)
+            self.passed[-1] = (self.passed[-1][0], self.next + count)
         else:
-            self.passed.append((self.next, self.next + 1))
-        self._step()
+            self.passed.append((self.next, self.next + count))
+        self._step(count)
 
-    def _step(self) -> None:
-        self.next += 1
-        self.scanned += 1
+    def _step(self, count: int = 1) -> None:
+        self.next += count
+        self.scanned += count
         self.waits = 0
 
     def wait(self) -> None:

@@ -19,6 +19,7 @@ from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
 from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produce, Produced, ProduceFrame
+from ledgermq.node.broker.calls.tier_calls import TierFetched
 from ledgermq.node.broker.decisions.broadcasting import Members
 from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
 from ledgermq.node.broker.decisions.deduplication import with_known
@@ -30,6 +31,7 @@ from ledgermq.node.broker.decisions.plan import Awaited, Plan
 from ledgermq.node.broker.decisions.planner import Planner
 from ledgermq.node.broker.decisions.polls import END_GRID_NS, Pair, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
+from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.timer_firing import TimerFiring, fire_times
 from ledgermq.node.broker.decisions.traffic import Traffic
 from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
@@ -78,6 +80,7 @@ class Leader:
 
     transaction_resolver_type: type[TransactionResolver] = TransactionResolver
     producer_sequencing_type: type[ProducerSequencing] = ProducerSequencing
+    tier_type: type[TierMessages] = TierMessages
 
     def __init__(self, machine: Machine, settings: LeaderSettings) -> None:
         self.term: int | None = None
@@ -87,15 +90,16 @@ class Leader:
         self._uncommitted = UncommittedState()
         self.clock = LeaseClock(machine.delivery, settings.times)
         self.polls = Polls()
-        self._groups = MessageGroups(machine.delivery, self._uncommitted, machine.message_group_of)
+        self.tier = self.tier_type(machine)
+        self._groups = MessageGroups(machine.delivery, self._uncommitted, self.tier.message_group_of)
         self._touched: Touched = []
         """Rows that the current range touched, collected for FIFO groups."""
-        self._picker = Picker(machine, machine.delivery, self.clock, self._uncommitted, self._groups, settings.receive_bytes_max)
+        self._picker = Picker(self.tier, machine.delivery, self.clock, self._uncommitted, self._groups, settings.receive_bytes_max)
         self.checks = CheckClock(machine.transactions, settings.transactions)
         room = settings.entry_bytes_max
         self.timer_firing = TimerFiring(machine, self._uncommitted)
         transaction_resolver = self.transaction_resolver_type(machine, self.checks, self._uncommitted, room, settings.transactions)
-        dead_lettering = DeadLettering(machine, self._uncommitted, room, settings.max_attempts)
+        dead_lettering = DeadLettering(machine, self.tier, self._uncommitted, room, settings.max_attempts)
         liveness_ns = settings.times.liveness_ns
         self.lite = LiteServer(
             machine,
@@ -128,7 +132,7 @@ class Leader:
         )
         self.counters |= dict.fromkeys(("lite_sets_changed", "lite_sets_dropped", "members_dropped"), 0)
         self.counters |= dict.fromkeys(("released", "reset", "duplicates", "messages_recalled", "offsets_committed"), 0)
-        self.counters |= dict.fromkeys(("letters_resent", "letters_purged"), 0)
+        self.counters |= dict.fromkeys(("letters_resent", "letters_purged", "gone"), 0)
         self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
         self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
         self.counters |= dict.fromkeys(("producers_opened", "producers_resumed", "producers_dropped"), 0)
@@ -186,6 +190,7 @@ class Leader:
         self._groups.clear()
         self._touched = []
         self._picker.forget()
+        self.tier.resign()
         return done
 
     # Calls
@@ -198,6 +203,9 @@ class Leader:
                 self._inbox.append(call)
             elif isinstance(call, CancelReceive):
                 done += self._cancel(call.receive)
+            elif isinstance(call, TierFetched):
+                for pair in self.tier.take(call, now_ns):
+                    self.polls.wake(pair)
             elif self.term is None:
                 if not isinstance(call, _SIGNS):
                     done.append(Done(call.token, Refused("not-leader", leader)))
@@ -245,6 +253,8 @@ class Leader:
         if not self.serving:
             return
         clock, lite, members = self.clock, self.lite, self.members
+        for pair in self.tier.expire(now_ns) if now_ns >= self.tier.retry_ns else ():
+            self.polls.wake(pair)
         if clock.ends and now_ns >= clock.ends[0][0]:
             for group, topic in clock.expire(now_ns):
                 self.polls.wake((group, topic))
@@ -282,6 +292,8 @@ class Leader:
         if firing_ns is not None:
             # Delayed messages wait for the wall clock, and its rate is not known.
             wake_ns, quiet_ns = min(wake_ns, firing_ns), now_ns
+        retry_ns = self.tier.retry_ns
+        wake_ns, quiet_ns = min(wake_ns, retry_ns), min(quiet_ns, retry_ns)
         if lite.seen:
             wake_ns = min(wake_ns, lite.look_ns)
         if members.seen:
@@ -513,4 +525,4 @@ def _class_of(awaited: Awaited) -> str:
     return awaited.result.durability
 
 
-_SIGNS = (ClientsAlive, ClientGone, CancelReceive, Prefer, Returned, Appointed)
+_SIGNS = (ClientsAlive, ClientGone, CancelReceive, Prefer, Returned, Appointed, TierFetched)

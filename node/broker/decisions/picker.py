@@ -8,6 +8,9 @@ that has used up its group's attempts is picked for the dead-letter topic instea
 Messages that the same plan appends are picked like those in the consume queue, if no other message is between the cursor and them: then the
 lease is in the same batch as its message, behind it. The record of such a message is read when the batch is applied.
 
+Messages that only the object store has are picked like others once they are at hand (`tier_messages.py`). A message that is not at hand is
+asked for and left in place; one that total retention has removed from the store is passed over.
+
 The number of records read for filters is bounded (`filters.py`). FIFO groups have steps of their own (`fifo_picker.py`).
 """
 
@@ -23,9 +26,9 @@ from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.plan import Sent
+from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.filters.filters import Looks
-from ledgermq.node.broker.ports import Messages
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.layout import HEADER_BYTES
@@ -41,6 +44,8 @@ TURNS_MAX = 16_384
 """For how many (consumer group, topic) pairs the rotation is remembered; beyond that all of them start over."""
 DEAD_LETTERS_A_PICK = 64
 """At most this many messages go to the dead-letter topic for one Receive; the others follow in the next turn."""
+NOT_AT_HAND_MAX = 1024
+"""After this many messages of a queue that are visible again but not at hand, the others of the queue wait as well."""
 NOTHING_SENT: Mapping[int, Sent] = {}
 
 
@@ -87,6 +92,8 @@ class Pick:
     empty: bool = True
     bytes: int = 0
     """Of the records of `messages`."""
+    gone: int = 0
+    """How many of the passed messages no longer exist."""
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.passed or self.passed_again or self.dead)
@@ -97,7 +104,7 @@ class Picker:
 
     def __init__(
         self,
-        messages: Messages,
+        messages: TierMessages,
         delivery: Delivery,
         clock: LeaseClock,
         uncommitted: UncommittedState,
@@ -164,9 +171,9 @@ class Picker:
 
     def start(self, key: QueueKey) -> int:
         """The cursor as of the log's end."""
-        pending = self._uncommitted.cursor(key)
+        pending, applied = self._uncommitted.cursor(key), self._delivery.cursor(key)
         # The pending cursor may have been planned before a trim was applied.
-        return self._delivery.cursor(key) if pending is None else max(pending, self._messages.begin(key[1], key[2]))
+        return applied if pending is None else max(pending, applied)
 
 
 class Job:
@@ -187,6 +194,8 @@ class Job:
         self.bytes = 0
         """Of the records of all messages picked, dead ones included."""
         self.looks = picker.looks.of_call(call.filter)
+        self.absent = 0
+        """How often a message was not at hand."""
         self.pick = Pick()
 
     def steps(self, again_first: bool) -> list[Callable[[int], None]]:
@@ -226,6 +235,13 @@ class Job:
         if row.attempt >= self._rules.max_attempts and not self._rules.burying:
             return False
         queue = key[2]
+        if not self._at_hand(queue, offset):
+            if self._messages.gone_to(key[1], queue, offset) == offset:
+                self._ask_for(queue, offset)
+                return False
+            self.pick.passed_again.append((queue, offset))
+            self.pick.gone += 1
+            return True
         positions, sizes, codes = self._messages.units(key[1], queue, offset, 1)
         wanted = not self._codes or int(codes[0]) in self._codes
         if not wanted or not self._take(queue, offset, row.attempt + 1, int(positions[0]), int(sizes[0])):
@@ -235,15 +251,26 @@ class Job:
     def visible_again(self, queue: int) -> None:
         """Pick redeliveries from one queue."""
         key = self._key(queue)
+        absent = self.absent + NOT_AT_HAND_MAX
         for offset in self._clock.ready(key):
             # Also if it is taken: until that is applied, nothing tells apart what else is visible again.
             self.pick.empty = False
-            if self.full():
+            if self.full() or self.absent >= absent:
                 return
             if self._enough():
                 self.pick.more = True
                 return
             self._consider(key, offset)
+
+    def _at_hand(self, queue: int, offset: int) -> int:
+        """How many consecutive messages are at hand from this one on."""
+        return self._messages.at_hand(self._call.topic, queue, offset) - offset
+
+    def _ask_for(self, queue: int, offset: int) -> None:
+        """The object store may have this message. The Receive is examined again when that is known."""
+        self._messages.want(self._key(queue), offset)
+        self.pick.empty = False
+        self.absent += 1
 
     def _enough(self) -> bool:
         """Whether the pick already has as many skipped and dead messages as one record should contain."""
@@ -264,15 +291,24 @@ class Job:
             return
         stop = min(end, start + SCAN_UNITS)
         chunk = FIRST_UNITS
+        absent = self.absent
         while cursor < stop and not self.full():
-            count = min(chunk, stop - cursor)
-            cursor = self._scan(queue, cursor, count)
-            chunk = SCAN_UNITS
+            count = min(chunk, stop - cursor, self._at_hand(queue, cursor))
+            if count:
+                cursor = self._scan(queue, cursor, count)
+                chunk = SCAN_UNITS
+            elif (gone := self._messages.gone_to(key[1], queue, cursor)) > cursor:
+                self._pass(queue, cursor, gone)
+                self.pick.gone += gone - cursor
+                cursor = gone
+            else:
+                self._ask_for(queue, cursor)
+                break
         if sent is not None and max(end, sent.first) <= cursor:
             cursor = self._take_sent(queue, cursor, sent)
         if cursor > start:
             self.pick.cursors[queue] = cursor
-            self.pick.more |= cursor < end and not self.full()
+            self.pick.more |= cursor < end and not self.full() and self.absent == absent
         self.pick.empty &= cursor >= end
 
     def _take_sent(self, queue: int, first: int, sent: Sent) -> int:

@@ -416,7 +416,7 @@ class Planner:
             plan.done.append(Done(call.token, Kept()))
 
     def _clamped(self, topic: str, queue: int, offset: int) -> int:
-        return min(max(offset, self._machine.begin(topic, queue)), self._machine.end(topic, queue))
+        return min(max(offset, self._machine.first_position(topic, queue)), self._machine.end(topic, queue))
 
     def _to_serve(self, plan: Plan, polls: Polls) -> Iterable[Pair]:
         """The pairs with Receives that this plan may serve: those that were woken, and those that wait for messages which it appends."""
@@ -492,7 +492,8 @@ class Planner:
         plan.count("leased", len(pick.messages))
         plan.count("leased_again", repeated)
         plan.traffic.append(Leased(call.group, call.topic, len(pick.messages), pick.bytes, repeated))
-        plan.count("passed_over", len(pick.passed_again) + sum(to - begin for _, begin, to in pick.passed))
+        plan.count("passed_over", len(pick.passed_again) + sum(to - begin for _, begin, to in pick.passed) - pick.gone)
+        plan.count("gone", pick.gone)
         record = control.LeaseRecord(
             group=call.group,
             topic=call.topic,

@@ -23,7 +23,8 @@ StoredMs = Callable[[str, int, int], int]
 
 @dataclass(slots=True)
 class Backlog:
-    """The messages of a topic that a consumer group has not finished. The ages are 0 if there is none of the kind."""
+    """The messages of a topic that a consumer group has not finished. The ages are 0 if there is none of the kind, and those of messages
+    that only the object store has are at least so much."""
 
     ready: int = 0
     in_flight: int = 0
@@ -61,7 +62,7 @@ def backlog(machine: Machine, clock: LeaseClock, keys: Sequence[QueueKey], now_m
     starts: dict[tuple[str, int], int] = {}
     for key in keys:
         place = key[1:]
-        start = max(machine.cursor(key), machine.begin(*place))
+        start = max(machine.cursor(key), machine.first_position(*place))
         starts[place] = min(start, starts.get(place, start))
         queue = machine.delivery.queues.get(key)
         if queue is None or not len(queue.rows):
@@ -86,8 +87,8 @@ def backlog(machine: Machine, clock: LeaseClock, keys: Sequence[QueueKey], now_m
             found.lag += new
             _lower(ready_from, place, start)
             _lower(lag_from, place, start)
-    found.ready_age_ms = _oldest(ready_from, now_ms, stored_ms)
-    found.lag_age_ms = _oldest(lag_from, now_ms, stored_ms)
+    found.ready_age_ms = _oldest(machine, ready_from, now_ms, stored_ms)
+    found.lag_age_ms = _oldest(machine, lag_from, now_ms, stored_ms)
     return found
 
 
@@ -96,6 +97,16 @@ def _lower(offsets: dict[tuple[str, int], int], place: tuple[str, int], offset: 
         offsets[place] = min(offset, offsets.get(place, offset))
 
 
-def _oldest(offsets: Mapping[tuple[str, int], int], now_ms: int, stored_ms: StoredMs) -> int:
+def _oldest(machine: Machine, offsets: Mapping[tuple[str, int], int], now_ms: int, stored_ms: StoredMs) -> int:
     """Store times never decrease along a queue, so the lowest offset of each is its oldest message."""
-    return max([max(0, now_ms - stored_ms(topic, queue, offset)) for (topic, queue), offset in offsets.items()], default=0)
+    ages = [now_ms - latest_ms(machine, topic, queue, offset, stored_ms) for (topic, queue), offset in offsets.items()]
+    return max([0, *ages])
+
+
+def latest_ms(machine: Machine, topic: str, queue: int, offset: int, stored_ms: StoredMs) -> int:
+    """When a message was stored. For one that only the object store has: at the latest."""
+    first = max(offset, machine.begin(topic, queue))
+    if first < machine.end(topic, queue):
+        return stored_ms(topic, queue, first)
+    # Everything before the begin was stored before the trim.
+    return machine.trims[-1].store_ms

@@ -32,6 +32,7 @@ from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Pull
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
+from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.decisions.frame_results import answer, answer_in_log, certified
 from ledgermq.node.broker.decisions.leader import DECIDED, Leader, LeaderSettings
 from ledgermq.node.broker.decisions.plan import Plan
@@ -89,6 +90,8 @@ class TurnOutput:
     """Requests to the controller; its answers arrive as `Appointed` calls."""
     hides_view: bool = False
     """The last view is no longer valid, because this replica does not run."""
+    tier_fetches: tuple[TierFetch, ...] = ()
+    """Messages to fetch from the object store; each fetch is answered by a `TierFetched` call, also if it fails."""
 
 
 @dataclass(slots=True)
@@ -677,7 +680,8 @@ class Group:
         view = self._view(standing) if turn.changed or seen != self._seen else None
         self._seen = seen
         own = turn.done, turn.packets, turn.sync, min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns), view
-        return TurnOutput(*own, self._may_hold_calls(), len(self._batches), tuple(turn.ha_requests))
+        fetches = self.leader.tier.fetches() if turn.decides else ()
+        return TurnOutput(*own, self._may_hold_calls(), len(self._batches), tuple(turn.ha_requests), tier_fetches=fetches)
 
     def _forget_batches(self) -> None:
         """Drop the batches whose sends are answered."""
@@ -766,6 +770,7 @@ class Group:
             "pulls_waiting": len(self._reads.pulls),
             "in_flight": self.machine.delivery.in_flight,
             "visible_again": self.leader.clock.ready_count,
+            **self._tier_statistics(),
             "transactions_undecided": len(self.machine.transactions.halves),
             "timers_pending": self.machine.timers.pending,
             **{f"timers_{name}": count for name, count in self.machine.timers.counts.items()},
@@ -774,6 +779,10 @@ class Group:
             "writes_refused": int(self.writes_refused and self.leader.term is not None),
             **self._ha_statistics(),
         }
+
+    def _tier_statistics(self) -> dict[str, int]:
+        tier = self.leader.tier
+        return {"tier_waiting": tier.waiting, "tier_bytes": tier.size, "tier_failures": tier.failures}
 
     def status(self) -> ReplicaStatus:
         """The replica's own status with the applied index filled in."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ledgermq.node.broker.group.backlog import latest_ms
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.names import base_group, parent_of, parse_lite, parse_member
 from ledgermq.proto.types import TopicKind
@@ -59,15 +60,16 @@ def lite_topics_of(machine: Any, group: str, topic: str) -> list[str]:
 
 def _place(machine: Any, key: tuple[str, str, int], now_ms: int) -> admin_pb2.QueueLag:
     _, topic, queue = key
-    # No message waits below the queue's first offset, however far the group had read.
-    cursor, end = max(machine.cursor(key), machine.begin(topic, queue)), machine.end(topic, queue)
+    # No message waits below the lowest position of a group, however far the group had read.
+    cursor, end = max(machine.cursor(key), machine.first_position(topic, queue)), machine.end(topic, queue)
     rows = len(machine.delivery.queues[key].rows) if key in machine.delivery.queues else 0
     known = machine.groups.get(key[0])
     # Only for a FIFO group, where rows are few.
     waiting = machine.delivery.waiting(key) if rows and known is not None and known.fifo else []
     one = admin_pb2.QueueLag(cursor=cursor, end=end, lag=end - cursor + len(waiting), leased=rows - len(waiting))
     if one.lag:
-        one.oldest_age_ms = max(0, now_ms - machine.stored_ms(topic, queue, waiting[0] if waiting else cursor))
+        oldest = waiting[0] if waiting else cursor
+        one.oldest_age_ms = max(0, now_ms - latest_ms(machine, topic, queue, oldest, machine.stored_ms))
     return one
 
 

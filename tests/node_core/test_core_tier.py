@@ -1,0 +1,324 @@
+"""Consumers with leases below the local begin: a trim whose files the object store has moves no position, and messages come from batches
+that the leader asks for. The invariants L1 to L6 are those of docs/decisions/2026-11-28-leases-below-the-local-begin.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded, Lease, Received
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset
+from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
+from ledgermq.node.broker.decisions import tier_messages
+from ledgermq.node.broker.group.backlog import backlog, positions
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins
+from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.properties import DLQ_ORIGIN_TOPIC, parse
+from ledgermq.proto.types import GroupConfig
+from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, handle
+
+KEY: QueueKey = ("g", "t", 0)
+
+
+def made(*, queues: int = 1, sent: int = 10, **group: object) -> Bench:
+    """A group `g` with attempts to spare, and messages m0 … in queue 0."""
+    bench = Bench()
+    bench.lead()
+    bench.configure(queues=queues)
+    if group:
+        bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g", **group),)))  # type: ignore[arg-type]
+    for number in range(sent):
+        bench.send(f"m{number}", tag="AB"[number % 2])
+    return bench
+
+
+def index_of(bench: Bench, offset: int, queue: int = 0) -> int:
+    """The entry of a message of topic t."""
+    return bench.log.index_at(bench.queues.rows["t", queue][offset][0])
+
+
+def trim(bench: Bench, offset: int, *, stored: bool = True) -> None:
+    """The local log begins with a message of topic t."""
+    bench.trim(index_of(bench, offset), stored=stored)
+    assert bench.machine.begin("t", 0) == offset
+
+
+def bodies(leases: tuple[Lease, ...]) -> list[str]:
+    return [decode_record(lease.record).body.decode() for lease in leases]
+
+
+def names(*numbers: int) -> list[str]:
+    return [f"m{number}" for number in numbers]
+
+
+def get(bench: Bench, **options: object) -> tuple[Lease, ...]:
+    """A Receive that waits until the store has answered."""
+    call = bench.poll(**options)  # type: ignore[arg-type]
+    bench.turn(call)
+    for _ in range(4):
+        if call.token not in bench.done:
+            bench.turn()
+    outcome = bench.done.get(call.token)
+    assert isinstance(outcome, Received), "the Receive still waits"
+    return outcome.leases
+
+
+def test_a_stored_trim_moves_no_position() -> None:
+    """L1: a slow group goes on where it was, with its attempts, and a new one begins with the first message."""
+    bench = made()
+    first = bench.receive(n=3)
+    assert bench.ack(first[0]) == (True,)
+    trim(bench, 7)
+    assert bench.machine.delivery.cursor(KEY) == 3 and bench.machine.delivery.in_flight == 2
+    assert bench.ack(first[1]) == (True,)
+    assert bodies(get(bench, n=5)) == names(3, 4, 5, 6, 7)
+    assert bodies(get(bench, group="new", n=32)) == names(*range(10))
+    bench.pass_time(11 * SECOND)
+    again = get(bench, n=1)
+    assert bodies(again) == ["m2"] and again[0].attempt == 2
+    bench.send("behind")
+    assert "behind" in bodies(bench.receive(group="new"))
+
+
+def test_another_trim_still_raises_positions() -> None:
+    """Without the store, what is trimmed is done for every group, also what an earlier trim had left in the store."""
+    bench = made()
+    trim(bench, 3)
+    bench.receive(group="other", n=1)
+    assert (bench.machine.delivery.cursor(KEY), bench.machine.first_position("t", 0)) == (0, 0)
+    trim(bench, 6, stored=False)
+    assert (bench.machine.delivery.cursor(KEY), bench.machine.first_position("t", 0)) == (6, 6)
+    assert bodies(bench.receive(n=32)) == names(6, 7, 8, 9) and not bench.tier.pending
+    bench.ask(Reset(next(bench.tokens), "g", "t", ((0, 1),)))
+    assert bench.machine.delivery.cursor(KEY) == 6
+    trim(bench, 8)
+    bench.ask(Reset(next(bench.tokens), "g", "t", ((0, 1),)))
+    assert bench.machine.delivery.cursor(KEY) == 1
+
+
+def test_state_and_snapshot_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L6: a replica that applies the log, and one that begins with a snapshot, have the same positions."""
+    bench = made()
+    bench.receive(n=2)
+    trim(bench, 7)
+    follower = Bench(bench.log)
+    follower.replicator.commit_index = bench.replicator.commit_index
+    follower.turn()
+    exported = follower.machine.export(LOG_ID)
+    assert exported == bench.machine.export(LOG_ID) and exported["retained"]["trims"][-1][2]["stored"] is True
+    again = Bench()
+    again.machine.restore(exported)
+    assert again.machine.retained.stored and again.machine.delivery.cursor(KEY) == 2
+
+
+def test_a_store_that_is_away_delays_only_those_who_need_it() -> None:
+    """L2 and L4: other queues and groups go on, no position moves, and the leader asks again by itself."""
+    bench = made(queues=2)
+    bench.receive(group="ahead", n=32)
+    bench.tier.away = True
+    trim(bench, 7)
+    bench.send("other", queue=1)
+    waiting, behind = bench.poll(group="new", n=1, wait_ns=60 * SECOND), bench.poll(group="new", n=32, wait_ns=60 * SECOND)
+    bench.turn(waiting, behind)
+    assert bodies(bench.done[waiting.token].leases) == ["other"] and behind.token not in bench.done  # type: ignore[union-attr]
+    bench.send("hot")
+    assert sorted(bodies(bench.receive(group="ahead"))) == ["hot", "other"]
+    for _ in range(3):
+        bench.pass_time(3 * SECOND)
+        assert bench.machine.delivery.cursor(("new", "t", 0)) == 0 and behind.token not in bench.done
+        assert bench.output is not None and bench.output.wake_at_ns < bench.now_ns + 3 * SECOND
+    assert bench.group.statistics()["tier_waiting"] == 1 and bench.group.statistics()["tier_failures"] >= 2
+    bench.tier.away = False
+    bench.pass_time(3 * SECOND)
+    bench.turn()
+    found = bodies(bench.done[behind.token].leases)  # type: ignore[union-attr]
+    assert [body for body in found if body != "other"] == [*names(*range(10)), "hot"]
+    assert bench.group.leader.tier.failure == "" and bench.group.statistics()["tier_waiting"] == 0
+
+
+def test_what_total_retention_removed_is_passed_over() -> None:
+    """L2: messages never leased, leased ones whose lease is over, and nothing else; the log has it."""
+    bench = made()
+    kept = bench.receive(n=4)
+    bench.pass_time(11 * SECOND)
+    trim(bench, 8)
+    bench.tier.begin_pos = bench.queues.rows["t", 0][6][0]
+    assert bodies(get(bench, group="new")) == names(6, 7, 8, 9)
+    assert bench.machine.delivery.in_flight == 4 + 4
+    # The messages of the other group went while they were visible again.
+    assert bodies(get(bench)) == names(6, 7, 8, 9)
+    bench.turn()
+    assert bench.group.statistics()["gone"] == 6 + 4 + 2 and bench.group.statistics()["passed_over"] == 0
+    assert bench.machine.delivery.is_done(KEY, 0) and bench.machine.delivery.lease(KEY, 3) is None
+    assert bench.ack(kept[0]) == (False,)
+    bench.tier.begin_pos = bench.queues.rows["t", 0][8][0]
+    assert bodies(get(bench, group="early")) == names(6, 7, 8, 9), "what is at hand was committed"
+    bench.group.leader.tier.resign()
+    assert bodies(get(bench, group="late")) == names(8, 9)
+
+
+def test_filters_and_dead_letters_of_messages_in_the_store() -> None:
+    """L3: what does not match is passed over, and what used up its attempts is copied as it was stored."""
+    bench = made(max_attempts=1)
+    trim(bench, 8)
+    assert bodies(get(bench, tags=["B"], n=2)) == names(1, 3)
+    assert bench.machine.delivery.is_done(KEY, 2)
+    bench.pass_time(11 * SECOND)
+    assert bodies(get(bench, tags=["B"])) == names(5, 7, 9)
+    stored = [bench.machine.record(*row[:2]) for row in bench.queues.rows["%DLQ%g", 0]]
+    letters = [decode_record(record) for record in stored]
+    assert [letter.body for letter in letters] == [b"m1", b"m3"]
+    assert parse(letters[0].properties)[DLQ_ORIGIN_TOPIC] == "t" and int.from_bytes(stored[0][76:84], "big") == index_of(bench, 1)
+
+
+def test_a_consumer_gives_up_a_message_that_is_in_the_store() -> None:
+    """The copy waits for the message; of one that no longer exists there is none."""
+    bench = made()
+    first, second = bench.receive(n=2)
+    trim(bench, 8)
+    call = Forward(next(bench.tokens), handle(first))
+    bench.turn(call)
+    assert call.token not in bench.done
+    bench.turn()
+    assert bench.done[call.token] == Forwarded(True) and len(bench.queues.rows["%DLQ%g", 0]) == 1
+    bench.group.leader.tier.resign()
+    bench.tier.begin_pos = bench.queues.rows["t", 0][5][0]
+    call = Forward(next(bench.tokens), handle(second))
+    bench.turn(call)
+    bench.turn()
+    assert bench.done[call.token] == Forwarded(False) and len(bench.queues.rows["%DLQ%g", 0]) == 1
+
+
+def lead_again(bench: Bench) -> None:
+    bench.replicator.follow(bench.replicator.term + 1, None)
+    bench.turn()
+    bench.lead()
+
+
+def test_message_groups_keep_their_order() -> None:
+    """L3, in a FIFO group: the next leader reads the message groups of what is in flight from the store, before it hands out anything."""
+    bench = made(sent=0, fifo=True)
+    for number in range(8):
+        bench.send_of("A" if number % 2 == 0 else "B", f"m{number}")
+    first = bench.receive(n=1, attempt_id="one")
+    assert bodies(first) == ["m0"]
+    trim(bench, 6)
+    lead_again(bench)
+    bench.tier.held = True
+    call = bench.poll(n=32, attempt_id="two")
+    bench.turn(call)
+    bench.turn()
+    assert call.token not in bench.done, "m0 may lock what comes behind it"
+    bench.tier.held = False
+    bench.turn()
+    bench.turn()
+    assert bodies(bench.done[call.token].leases) == names(1, 3, 5, 7)  # type: ignore[union-attr]
+    lead_again(bench)
+    again = get(bench, n=32, attempt_id="one")
+    assert bodies(again) == ["m0"] and bench.ack(again[0]) == (True,)
+    assert bodies(get(bench, n=32, attempt_id="three")) == names(2, 4, 6)
+    bench.pass_time(11 * SECOND)
+    assert bodies(get(bench, n=32, attempt_id="four")) == names(1, 3, 5, 7, 2, 4, 6)
+
+
+def test_a_fifo_group_passes_over_what_is_gone() -> None:
+    """A message that no longer exists locks no other one."""
+    bench = made(sent=0, fifo=True)
+    for number in range(8):
+        bench.send_of("A", f"m{number}")
+    bench.receive(n=2)
+    trim(bench, 7)
+    bench.tier.begin_pos = bench.queues.rows["t", 0][4][0]
+    lead_again(bench)
+    assert bodies(get(bench, n=32)) == names(4, 5, 6, 7)
+    bench.pass_time(11 * SECOND)
+    assert bodies(get(bench, n=32)) == names(4, 5, 6, 7) and not bench.machine.delivery.holds(("x", "t", 0), 0)
+    assert bench.machine.delivery.lease(KEY, 0) is None
+
+
+def test_late_and_foreign_answers_have_no_effect() -> None:
+    """An answer of a former leadership is no message of this one."""
+    bench = made()
+    trim(bench, 8)
+    bench.tier.held = True
+    bench.turn(bench.poll(n=1))
+    (fetch,) = bench.tier.pending
+    answer = bench.tier.answer(fetch)
+    lead_again(bench)
+    bench.turn(answer, TierFetched(99, 5))
+    assert bench.group.leader.tier.size == 0
+    bench.turn(bench.poll(n=1))
+    assert bench.tier.pending[-1].number > fetch.number
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L5: few fetches at a time, each limited, and old batches make room; groups that read the same place share it."""
+    for name, value in {"BATCH_BYTES": 1000, "BATCH_MESSAGES": 5, "FETCHES_MAX": 2, "BYTES_MAX": 4000}.items():
+        monkeypatch.setattr(tier_messages, name, value)
+    bench = made(queues=3, sent=0)
+    for queue in range(3):
+        bench.send(*[f"{queue}-{number:02d}" for number in range(40)], queue=queue)
+    bench.trim(bench.log.end_index)
+    most = sent = 0
+    calls = [bench.poll(group=f"g{number}", n=1) for number in range(3)]
+    bench.turn(*calls)
+    assert [(fetch.topic, fetch.queue, fetch.first, fetch.count) for fetch in bench.tier.pending] == [("t", 0, 0, 5), ("t", 1, 0, 5)]
+    got: dict[str, list[str]] = {}
+    for _ in range(400):
+        if not calls:
+            break
+        bench.turn()
+        most = max(most, bench.group.leader.tier.size)
+        assert len(bench.tier.pending) <= 2 and len(bench.group.leader.tier._by_position) * 100 < 4000
+        for call in [call for call in calls if call.token in bench.done]:
+            leases = bench.done[call.token].leases  # type: ignore[union-attr]
+            got.setdefault(call.group, []).extend(bodies(leases))
+            calls.remove(call)
+            sent += 1
+            if len(got[call.group]) < 120:
+                calls.append(bench.poll(group=call.group, n=7))
+                bench.turn(calls[-1])
+    assert not calls and 0 < most <= 2000
+    for found in got.values():
+        assert sorted(found) == sorted({f"{queue}-{number:02d}" for queue in range(3) for number in range(40)})
+
+
+def test_a_group_that_gave_up_nothing_pins_files_only_without_the_store() -> None:
+    """Where it begins is no need for local files; the pin of a log that is not stored is what it was."""
+    bench = made(max_attempts=1)
+    bench.receive(n=1)
+    trim(bench, 4)
+    keys = consumed_queues(bench.machine)
+    assert [pin.pos for pin in consumer_pins(bench.machine, keys)] == [bench.queues.rows["t", 0][4][0]]
+
+
+def test_lag_counts_what_is_in_the_store() -> None:
+    """The age of a message that only the store has is at least the one that is reported."""
+    bench = made(max_attempts=3)
+    bench.receive(n=2)
+    trim(bench, 8)
+    key = positions(bench.machine)["g", "t"]
+    bench.now_ns += 50 * SECOND
+    found = backlog(bench.machine, bench.group.leader.clock, key, bench.now_ms, bench.machine.stored_ms)
+    assert (found.lag, found.in_flight, found.ready) == (10, 2, 8) and found.lag_age_ms >= 50_000
+    bench.trim(bench.log.end_index)
+    found = backlog(bench.machine, bench.group.leader.clock, key, bench.now_ms, bench.machine.stored_ms)
+    assert found.lag == 10 and 0 <= found.lag_age_ms < 50_000
+
+
+@pytest.mark.parametrize("change", [lambda fetch: replace(fetch, first=fetch.first + 1)], ids=["later"])
+def test_a_batch_that_begins_later_means_that_the_store_does(change: Callable[[TierFetch], TierFetch]) -> None:
+    """What a batch leaves out before its first message is gone, and only that."""
+    bench = made()
+    trim(bench, 8)
+    bench.tier.held = True
+    call = bench.poll(n=2)
+    bench.turn(call)
+    (fetch,) = bench.tier.pending
+    bench.tier.pending.clear()
+    bench.turn(replace(bench.tier.answer(change(fetch)), number=fetch.number))
+    assert bodies(bench.done[call.token].leases) == names(1, 2)  # type: ignore[union-attr]
+    assert bench.machine.delivery.is_done(KEY, 0)
