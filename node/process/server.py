@@ -60,6 +60,7 @@ from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.routing.local_reads import Rules as ReadRules
+from ledgermq.node.frontend.routing.tier_fetches import TierFetches
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.node.frontend.routing.worker_proxy import WorkerProxy
 from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
@@ -198,6 +199,7 @@ class Node:
         store = store_of(config)
         self._tiering = None if store is None else Tiering(config, disk, self._groups, self.engine, store)
         self._tier = None if self._tiering is None else TierReads(self.engine, self._tiering.reader, time.monotonic)
+        self._tier_fetches = None if self._tier is None else TierFetches(self.engine, self._tier)
         self._assignment_watcher = AssignmentWatcher(
             config,
             self._greeter,
@@ -317,6 +319,8 @@ class Node:
         self.engine.on_hidden(self._view_hidden)
         for name, item in self._hosted.items():
             item.group.connect(functools.partial(self.engine.wake, name), self._sender(name))
+        if self._tier_fetches is not None:
+            self.engine.fetch = self._tier_fetches.start
         self.controller.on_change(self._intent_changed)
         self.controller.on_failure(end_process)
         self.engine.start()
@@ -370,6 +374,8 @@ class Node:
             await asyncio.to_thread(self._spans.close)
         self.forwarder.stop()
         await self.engine.stop(ENGINE_DRAIN_S)
+        if self._tier_fetches is not None:
+            await self._tier_fetches.stop()
         await self.ha_control.stop()
         await self.peers.stop()
         await self.controller.stop()

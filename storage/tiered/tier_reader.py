@@ -81,13 +81,17 @@ class QueueEntries:
     pieces: list[Piece]
     pos: int
 
-    def records(self) -> Iterator[bytes]:
-        """The message records, one by one."""
+    def entries(self) -> Iterator[bytes]:
+        """The entries, one by one."""
         data = memoryview(self.pieces[0]) if len(self.pieces) == 1 else memoryview(b"".join(self.pieces))
         at = 0
         for size in self.sizes.tolist():
-            yield bytes(data[at + HEADER_BYTES : at + size])
+            yield bytes(data[at : at + size])
             at += size
+
+    def records(self) -> Iterator[bytes]:
+        """The message records, one by one."""
+        return (entry[HEADER_BYTES:] for entry in self.entries())
 
 
 @dataclass(frozen=True, slots=True)

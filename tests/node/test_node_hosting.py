@@ -20,6 +20,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, SyncTicket
 from ledgermq.node.controller.roster import Roster
@@ -76,6 +77,8 @@ class Driver:
         self.tokens = 0
         self.view: GroupView | None = None
         self.done: dict[int, Any] = {}
+        self.fetches: list[TierFetch] = []
+        """What the leader asks the object store for."""
         while self.view is None or not self.view.serving:
             self.turn(elapsed_ns=S)
 
@@ -90,6 +93,7 @@ class Driver:
             output = self.group.turn(self.now_ns, time.time_ns() // 1_000_000, pending, [], synced)
             pending, synced = [], []
             self.view = output.view or self.view
+            self.fetches += output.tier_fetches
             for done in output.done:
                 assert isinstance(done, Done)
                 self.done[done.token] = done.outcome

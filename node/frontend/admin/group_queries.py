@@ -255,16 +255,27 @@ class GroupQueries:
             of_lite = peer_pb2.GroupReset()
             of_lite.CopyFrom(wanted)
             of_lite.topic = topic
-            await self._reset(group, wanted.group, topic, [(0, await self._engine.run(group, _target(of_lite, 0)))])
+            await self._reset(group, wanted.group, topic, [(0, await self._target(group, of_lite, 0))])
         queues = list(wanted.queues) or list(range(len(begins)))
         targets = []
         for queue in queues:
-            targets.append((queue, wanted.offset if which == "offset" else await self._engine.run(group, _target(wanted, queue))))
+            targets.append((queue, wanted.offset if which == "offset" else await self._target(group, wanted, queue)))
         readers = await self._engine.run(group, lambda hosted: readers_of(hosted.machine, wanted.group))
         for reader in readers:
             done = await self._reset(group, reader, wanted.topic, targets)
         cursors = [admin_pb2.QueueCursor(broker_group=group, group_queue=queue, cursor=cursor) for queue, cursor in done.queues]
         return peer_pb2.GroupResetReply(queues=cursors)
+
+    async def _target(self, group: str, wanted: peer_pb2.GroupReset, queue: int) -> int:
+        which = wanted.WhichOneof("to")
+        if which == "store_ms":
+            return await self._through.offset_at(group, wanted.topic, queue, wanted.store_ms)
+
+        def target(hosted: Any) -> int:
+            machine = hosted.machine
+            return int(machine.end(wanted.topic, queue) if which == "latest" else machine.first_position(wanted.topic, queue))
+
+        return await self._engine.run(group, target)
 
     async def _reset(self, group: str, reader: str, topic: str, targets: Sequence[tuple[int, int]]) -> ResetDone:
         outcome = await self._engine.call(group, Reset(self._engine.new_token(), reader, topic, tuple(targets)))
@@ -376,16 +387,6 @@ def _begins(machine: Any, topic: str) -> list[int]:
 def _indexed_to(hosted: Any) -> int:
     """The last entry whose keys the index holds."""
     return int(hosted.key_index.next_index) - 1
-
-
-def _target(wanted: peer_pb2.GroupReset, queue: int) -> Callable[[Any], int]:
-    def target(hosted: Any) -> int:
-        machine, which = hosted.machine, wanted.WhichOneof("to")
-        if which == "store_ms":
-            return int(machine.offset_at(wanted.topic, queue, wanted.store_ms))
-        return int(machine.end(wanted.topic, queue) if which == "latest" else machine.begin(wanted.topic, queue))
-
-    return target
 
 
 def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> list[admin_pb2.ConsumptionState]:

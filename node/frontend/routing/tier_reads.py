@@ -1,8 +1,8 @@
 """Reads of the object store for clients, below where the log begins on the disk of this node.
 
 A message is below the local begin because local retention removed it from the disks; its entry was committed, so what the store holds of it
-never changes, and no leadership needs to be confirmed for it. The state machine knows nothing of this: leases never go below a cursor, and
-a trim raised those. Store requests run on threads of their own, so that a slow store delays nobody else.
+never changes, and no leadership needs to be confirmed for it. Consumers with leases are served by the leader, which asks for what it needs
+(`tier_fetches.py`). Store requests run on threads of their own, so that a slow store delays nobody else.
 """
 
 from __future__ import annotations

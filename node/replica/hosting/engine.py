@@ -33,6 +33,7 @@ from ledgermq.node.broker.calls.consumer_calls import CancelReceive, ClientGone,
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
+from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES
@@ -60,7 +61,7 @@ DRAIN_PASSES = 256
 LONE_QUIET_PASSES = 1
 # The loop's timers have a resolution of one millisecond, and none needs to be set further ahead than this.
 LONGEST_WAIT_MS = 3_600_000
-_SILENT = (CancelReceive, ClientsAlive, ClientGone, Prefer, Returned, Appointed)
+_SILENT = (CancelReceive, ClientsAlive, ClientGone, Prefer, Returned, Appointed, TierFetched)
 _STOPPING = Refused("not-leader", detail="the node is stopping")
 
 
@@ -135,6 +136,8 @@ class Engine:
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self._hidden_listeners: list[Callable[[str], None]] = []
         self._wish_listeners: list[Callable[[str, Sequence[HaRequest]], None]] = []
+        self.fetch: Callable[[str, Sequence[TierFetch]], None] = self._without_store
+        """Starts fetches of messages from the object store; each ends with a `TierFetched`."""
         self.views: dict[str, GroupView] = {}
 
     def _seat(self, name: str, group: EngineGroup) -> _Seat:
@@ -358,6 +361,10 @@ class Engine:
         """Call `listener(group, requests)` whenever a group has requests to the controller quorum."""
         self._wish_listeners.append(listener)
 
+    def _without_store(self, group: str, fetches: Sequence[TierFetch]) -> None:
+        for fetch in fetches:
+            self.notify(group, TierFetched(fetch.number, failure="tiered storage is not configured on this node"))
+
     def on_hidden(self, listener: Callable[[str], None]) -> None:
         """Call `listener(group)` whenever a group's view is withdrawn because the group stopped running here."""
         self._hidden_listeners.append(listener)
@@ -482,6 +489,8 @@ class Engine:
         if output.ha_requests:
             for wished in self._wish_listeners:
                 wished(group, output.ha_requests)
+        if output.tier_fetches:
+            self.fetch(group, output.tier_fetches)
         for done in output.done:
             future = self._waiting.pop(done.token, None)
             if future is not None and not future.done():

@@ -60,6 +60,7 @@ from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.proto.levels import STORED_TRIM_LEVEL
 from ledgermq.proto.status import LedgerError, refused
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import lacks_descriptors
@@ -85,6 +86,9 @@ class Survey:
     files: list[LogFile]
     pins: list[Pin]
     keys: list[QueueKey]
+    """The queues whose unread messages consumer groups keep on the disks."""
+    stored: bool
+    """Whether what a trim removes stays readable in the object store. The pin `store` keeps what is not there yet."""
     disk_begin: int
     snapshot_index: int
     waits_for: str | None
@@ -182,13 +186,15 @@ class Retainer:
             pins += observer_pins(hosted.files, observers, node, status.peers, self._patience_ms, bound)
             pins += [snapshot_pin(hosted.files, node, snapshot_index), *half_pin(hosted.machine), *timer_pin(hosted.machine)]
             pins += hosted.pins.pins(now_ns)
+            stored = bool(self._config.tiered.url) and hosted.machine.level >= STORED_TRIM_LEVEL
             return Survey(
                 leads=hosted.group.leader.serving,
                 voters=voters,
                 retained=copy.copy(hosted.machine.retained),
                 files=hosted.files.files(),
                 pins=pins,
-                keys=consumed_queues(hosted.machine),
+                keys=[] if stored else consumed_queues(hosted.machine),
+                stored=stored,
                 disk_begin=hosted.store.log.begin_index,
                 snapshot_index=snapshot_index,
                 waits_for=hosted.trimming.obstacle(snapshot_index, now_ns),
@@ -238,7 +244,8 @@ class Retainer:
         return decide(self._rules(group), facts)
 
     async def _trim(self, group: str, survey: Survey, verdicts: Sequence[Verdict]) -> None:
-        record = trim_of(verdicts, {base: seal.sha256 for base, seal in survey.retained.seals.items()})
+        digests = {base: seal.sha256 for base, seal in survey.retained.seals.items()}
+        record = trim_of(verdicts, digests, stored=survey.stored)
         if record is None:
             if any(verdict.due and {pin.kind for pin in verdict.pins} == {"snapshot"} for verdict in verdicts):
                 await self._engine.run(group, lambda hosted: hosted.snapshot_soon())

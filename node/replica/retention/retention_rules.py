@@ -197,9 +197,9 @@ def _due(rules: Rules, now_ms: int, file: LogFile, sealed_bytes: int, excess: in
     return DISK if excess > 0 else NOT_DUE
 
 
-def trim_of(verdicts: Sequence[Verdict], digests: dict[int, str]) -> TrimRecord | None:
+def trim_of(verdicts: Sequence[Verdict], digests: dict[int, str], *, stored: bool = False) -> TrimRecord | None:
     """The trim record for the verdicts: the leading files that go for one reason, at most as many as fit into a record; the next check
-    continues with the rest. `digests` are those of recorded seals. None if no file goes."""
+    continues with the rest. `digests` are those of recorded seals. `stored`: the object store has the files. None if no file goes."""
     going: list[Verdict] = []
     for verdict in verdicts:
         if not verdict.goes or len(going) == FILES_A_TRIM or (going and verdict.due != going[0].due):
@@ -216,6 +216,7 @@ def trim_of(verdicts: Sequence[Verdict], digests: dict[int, str]) -> TrimRecord 
         from_index=going[0].file.first_index,
         files=tuple([(verdict.file.base, digests.get(verdict.file.base)) for verdict in going]),
         reason=going[0].due,
+        stored=stored,
     )
 
 
