@@ -17,9 +17,12 @@ from ledgermq.node.broker.calls.member_calls import RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
+from ledgermq.node.broker.calls.tier_calls import TierFetched
 from ledgermq.node.broker.decisions.leader import Leader
 from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.decisions.polls import Pair
 from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
+from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
@@ -103,6 +106,7 @@ class Bug(str, Enum):
     FINISH_ASKS_ONE_LESS = "finish-asks-one-less"
     LEVEL_NOT_RAISED = "level-not-raised"
     DIGEST_AS_ROOT = "digest-as-root"
+    FAILURE_AS_END = "failure-as-end"
 
 
 class AsksOneLess(Upgrader):
@@ -111,6 +115,20 @@ class AsksOneLess(Upgrader):
     def asked(self) -> frozenset[str]:
         asked = super().asked()
         return asked | frozenset(sorted(set(self._cluster.names) - asked)[:1])
+
+
+class TakesFailuresForEnds(TierMessages):
+    """A message that could not be fetched counts as one that no longer exists."""
+
+    def take(self, fetched: TierFetched, now_ns: int) -> dict[Pair, None]:
+        fetch = self._under_way.get(fetched.number)
+        if fetch is not None and fetched.failure:
+            fetched = TierFetched(fetched.number, fetch.first + 1)
+        return super().take(fetched, now_ns)
+
+
+class PassesOverFailures(Leader):
+    tier_type = TakesFailuresForEnds
 
 
 class RaisesNothing(Group):
@@ -645,6 +663,7 @@ def install_type(bug: Bug) -> type[Install]:
 def group_type(bug: Bug) -> type[Group]:
     """Group with the bug."""
     leaders = {Bug.ANSWER_BEFORE_COMMIT: AnswersAtOnce, Bug.COMMIT_TWICE: CommitsTwice, Bug.FRAMES_FORGOTTEN: StoresFramesTwice}
+    leaders[Bug.FAILURE_AS_END] = PassesOverFailures
     leader = leaders.get(bug)
     if bug is Bug.ACK_BEFORE_TERM_START:
         return ServesAtOnce

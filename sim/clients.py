@@ -93,8 +93,12 @@ class _Slot:
 class Client:
     """One client process."""
 
-    def __init__(self, cluster: Cluster, number: int, chance: random.Random, habits: Habits, body_at: int) -> None:
+    def __init__(
+        self, cluster: Cluster, number: int, chance: random.Random, habits: Habits, body_at: int, group: str = CONSUMER_GROUP
+    ) -> None:
         """`body_at`: where a message record's body begins."""
+        self.group = group
+        """The consumer group to which it belongs."""
         self._cluster = cluster
         self._number = number
         self._session = f"client-{number} via sim"
@@ -191,7 +195,7 @@ class Client:
         until = invoked + chance.randrange(*habits.round_ns)
 
         def make(token: int) -> Call:
-            return Receive(token, CONSUMER_GROUP, topic, self._session, EVERYTHING, habits.messages_a_receive, invisible_ms, until)
+            return Receive(token, self.group, topic, self._session, EVERYTHING, habits.messages_a_receive, invisible_ms, until)
 
         self._ask(self._receiving, self._node, make, lambda outcome: self._received(topic, invoked, outcome))
 
@@ -201,11 +205,11 @@ class Client:
             return
         if not outcome.leases:
             return
-        self._cluster.histories.delivered(CONSUMER_GROUP, topic, outcome.leases, self._body_at, invoked)
+        self._cluster.histories.delivered(self.group, topic, outcome.leases, self._body_at, invoked)
         fate = self._chance.random()
         if fate < self._habits.forgets and self._sends_on:
             return
-        name = (CONSUMER_GROUP, topic)
+        name = (self.group, topic)
         handles = [Handle(*name, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt) for lease in outcome.leases]
         if fate < self._habits.forgets + self._habits.prolongs:
             self._prolong(handles.pop())

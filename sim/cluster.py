@@ -31,6 +31,7 @@ from ledgermq.node.broker.calls.member_calls import (
 from ledgermq.node.broker.calls.operator_calls import Seal, Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
+from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
@@ -39,7 +40,7 @@ from ledgermq.node.replica.retention.retention_rules import agreed
 from ledgermq.node.replica.shipping.shipping_wire import is_shipping
 from ledgermq.proto.control import LevelRecord, SealRecord
 from ledgermq.proto.entry_sealing import chain_seed
-from ledgermq.proto.levels import TREE_LEVEL
+from ledgermq.proto.levels import STORED_TRIM_LEVEL
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import Appointment
@@ -63,6 +64,7 @@ from ledgermq.sim.operators import Operator, Upgrader
 from ledgermq.sim.outcome import TimelineEvent
 from ledgermq.sim.settings import FILE_BYTES, Settings
 from ledgermq.sim.starving import Starving
+from ledgermq.sim.stored import StoredMessages
 from ledgermq.sim.timetable import Timetable
 from ledgermq.sim.transactors import Manners, Transactor
 from ledgermq.sim.truth import Truth
@@ -179,6 +181,8 @@ class Cluster:
             NativeProducer(self, self.truth, first + k, chance, Ways(), name="native" if k else "", log_tag=tag)
             for k, chance in enumerate(natives)
         ]
+        self.store = StoredMessages(self.truth)
+        self._habits = habits
         self.clients = [Client(self, k, random.Random(f"client {seed} {k}"), habits, RECORD_BODY_AT) for k in range(clients)]
 
     # -- time -----------------------------------------------------------------------------------------------------------------------
@@ -382,6 +386,7 @@ class Cluster:
         self.coverage["crashes"] += 1
         self.coverage["files-trimmed"] += life.keeper.trimming.files_removed
         self.checkers.dies(station.name, life)
+        self._nothing_gone(station.name, life)
         for token in [token for token, (_, taken) in self._waiting.items() if taken is life]:
             self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
 
@@ -519,6 +524,8 @@ class Cluster:
             self.after(int(self.chance.uniform(*self._sync_ns(name))), self._synced, station, life, output.sync, early)
         for wish in output.ha_requests:
             self.appointing.wished(name, wish)
+        for fetch in output.tier_fetches:
+            self.after(self.chance.randrange(*CALL_NS), self._fetched, station, life, fetch)
         for done in output.done:
             self._done(name, done)
         for change in life.replica.take_changes():
@@ -526,6 +533,19 @@ class Cluster:
             self.coverage["leaders-by-transfer"] += change.leader == name and change.reason.cause is Cause.OPERATOR
         station.wake_ns = station.clock.when(output.wake_at_ns)
         self._set_timer(station)
+
+    def _fetched(self, station: Station, life: Life, fetch: TierFetch) -> None:
+        """The object store answers."""
+        if station.life is life:
+            self.coverage["fetches-failed" if self.now < self.store.away_until else "fetches"] += 1
+            life.calls.append(self.store.answer(fetch, self.now))
+            self._turn_soon(station)
+
+    def _nothing_gone(self, name: str, life: Life) -> None:
+        """Nothing was removed from the store, so no group passes over a message because it no longer exists."""
+        gone = life.group.leader.counters["gone"]
+        if gone:
+            raise Violation("delivery", f"{name} let consumer groups pass over {gone} messages that the object store has")
 
     def _send(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
         # Copy the bytes now: their map may change later.
@@ -691,13 +711,18 @@ class Cluster:
             if station.life is not None and self.now >= station.paused_until and station.life.role is Role.LEADER
         ]
 
-    def trim(self, files: int, patience_ms: int = 0) -> None:
+    def trim(self, files: int, patience_ms: int = 0, *, stored: bool = False) -> None:
         """The leader records that the log begins up to `files` files later, if they are not needed. Members that were silent for
-        `patience_ms` are not waited for (0: all are)."""
+        `patience_ms` are not waited for (0: all are). `stored`: what goes stays readable in the object store; a group below the level of
+        such a record is first raised to it."""
         for station, life in self._leader_lives():
             if not life.group.leader.serving:
                 continue
-            record = life.keeper.trim_record(life.replica.members.nodes, station.name, files, self.now // MS, patience_ms)
+            if stored and life.machine.level < STORED_TRIM_LEVEL:
+                self._raise_level(station, life)
+                continue
+            nodes = life.replica.members.nodes
+            record = life.keeper.trim_record(nodes, station.name, files, self.now // MS, patience_ms, stored=stored)
             if record is not None:
                 self._token += 1
                 life.calls.append(Trim(self._token, record))
@@ -710,15 +735,31 @@ class Cluster:
         for station, life in self._leader_lives():
             if not life.group.leader.serving:
                 continue
-            self._token += 1
             if life.machine.retained.tree is None:
-                asked = frozenset(name for name in self.names if self.told_level(name) >= TREE_LEVEL)
-                life.calls.append(RaiseLevel(self._token, LevelRecord(life.machine.level + 1), asked))
+                self._raise_level(station, life)
             elif (record := self._seal_record(life)) is not None:
+                self._token += 1
                 life.calls.append(Seal(self._token, record))
                 self.note(f"seal of the file at {record.base}", station.name)
                 self.coverage["seals"] += 1
             self._turn_soon(station)
+
+    def _raise_level(self, station: Station, life: Life) -> None:
+        level = life.machine.level + 1
+        self._token += 1
+        asked = frozenset(name for name in self.names if self.told_level(name) >= level)
+        life.calls.append(RaiseLevel(self._token, LevelRecord(level), asked))
+        self._turn_soon(station)
+
+    def late_group(self, seed: int) -> None:
+        """A consumer group that is new reads every topic from the beginning."""
+        number = len(self.clients)
+        client = Client(self, number, random.Random(f"late group {seed}"), self._habits, RECORD_BODY_AT, f"late-{number}")
+        client.wind_down(receives=True)
+        self.clients.append(client)
+        self.note(f"consumer group {client.group} begins")
+        self.coverage["late-groups"] += 1
+        client.start()
 
     def _seal_record(self, leader: Life) -> SealRecord | None:
         """The seal of the first file for which a majority of the voters reports the same, as in a node's digest exchange."""

@@ -28,6 +28,7 @@ ENDS = ("observer", "kill", "voter")
 """How an observer ends."""
 SILENT_MS = 200
 SEALS = 6
+LATE_GROUPS_MAX = 3
 SEAL_GAP_NS = 20 * MS
 CHANGES: tuple[MembersKind, ...] = ("add", "promote", "demote", "remove")
 _DRAWN: tuple[MembersKind, ...] = ("add", "add", "promote", "promote", "promote", "demote", "remove")
@@ -35,6 +36,21 @@ _DRAWN: tuple[MembersKind, ...] = ("add", "add", "promote", "promote", "promote"
 
 def trim(world: World, event: FaultEvent) -> None:
     world.trim(event.number("files"))
+
+
+def trim_stored(world: World, event: FaultEvent) -> None:
+    """Files go although consumer groups have not read them: the object store has them."""
+    world.trim(event.number("files"), stored=True)
+
+
+def late_group(world: World, event: FaultEvent) -> None:
+    """A few times in a run."""
+    if world.coverage["late-groups"] < LATE_GROUPS_MAX:
+        world.late_group(event.number("salt"))
+
+
+def store_away(world: World, event: FaultEvent) -> None:
+    world.store.away_until = max(world.store.away_until, world.now + event.number("for_ns"))
 
 
 def seal(world: World, event: FaultEvent) -> None:
@@ -195,6 +211,14 @@ def _draw_change(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
 
 KINDS: dict[str, Kind] = {
     "trim": Kind((40,), "files of the log go that every voter has", lambda c, n: {"files": c.randrange(1, 4)}, trim),
+    "trim-stored": Kind(
+        (40,),
+        "files of the log go that consumers have not read; the object store has them",
+        lambda c, n: {"files": c.randrange(1, 4)},
+        trim_stored,
+    ),
+    "late-group": Kind((40,), "a new consumer group reads every topic from the beginning", nothing, late_group),
+    "store-away": Kind((40,), "the object store does not answer", lasting(200, 6000), store_away),
     "transfer": Kind((37,), "leadership is handed to some node, whatever state that one is in", a_node, transfer),
     "seal": Kind((40,), "digests and roots of full log files are recorded; the group has a log tree from the first time on", nothing, seal),
     "transfer-and-cut": Kind(

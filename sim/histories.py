@@ -12,7 +12,7 @@ acknowledged message is not delivered again, and first deliveries are in the ord
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -191,6 +191,14 @@ class Histories:
                 offsets = np.array([offset for _, offset in sorted(first)], np.int64)
                 if bool((np.diff(offsets) <= 0).any()):
                     raise Violation("I7", f"{group} was first given messages of {key} in another order than the queue's")
+
+    def all_delivered(self, group: str, topics: Collection[str]) -> None:
+        """After a group has received until nothing was left: a client was given every message."""
+        attempts = self.groups.get(group, Deliveries()).attempts
+        for key, values in self.log.queues().items():
+            if key[0] in topics and len(attempts.get(key, {})) < len(values):
+                missing = next(offset for offset in range(len(values)) if offset not in attempts.get(key, {}))
+                raise Violation("delivery", f"{group} was never given message {missing} of {key}")
 
     def _nothing_strange(self, queues: Mapping[QueueKey, I64]) -> None:
         """Every message in a queue was sent to it, and only once."""

@@ -182,10 +182,12 @@ class Keeper:
             with contextlib.suppress(OSError):
                 yield file, *digest_and_root(self._store.disk, path, file.end_pos - file.base, lambda length: None)
 
-    def trim_record(self, members: tuple[str, ...], node: str, most: int, now_ms: int, patience_ms: int = 0) -> TrimRecord | None:
+    def trim_record(
+        self, members: tuple[str, ...], node: str, most: int, now_ms: int, patience_ms: int = 0, *, stored: bool = False
+    ) -> TrimRecord | None:
         """For the leader: the record to trim the oldest `most` files, decided as a node's retention does if every file is due and every
-        digest known. Members that were silent for `patience_ms` are not waited for (0: all are). None if everything is pinned; if it waits
-        for a snapshot, one is requested."""
+        digest known; with `stored`, as if the object store had them. Members that were silent for `patience_ms` are not waited for (0: all
+        are). None if everything is pinned; if it waits for a snapshot, one is requested."""
         book, machine = self._book, self._machine
         while not book.advance():
             continue
@@ -193,10 +195,10 @@ class Keeper:
         snapshot_index = self._snapshot_on_disk()
         pins: list[Pin] = list(follower_pins(book, members, node, status.peers, status.end_index, patience_ms))
         pins += [snapshot_pin(book, node, snapshot_index), *half_pin(machine), *timer_pin(machine)]
-        pins += consumer_pins(machine, consumed_queues(machine))
+        pins += () if stored else consumer_pins(machine, consumed_queues(machine))
         files = book.files()
         bases = frozenset(file.base for file in files)
         verdicts = decide(_DUE_LONG_AGO, Facts(now_ms + 2, files, lowest(pins), (), bases))
         if any(verdict.due == TIME and {pin.kind for pin in verdict.pins} == {"snapshot"} for verdict in verdicts[:most]):
             self._snapshot_wanted = True
-        return trim_of(verdicts[:most], {})
+        return trim_of(verdicts[:most], {}, stored=stored)

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 
 from ledgermq.sim.checkers import Violation
-from ledgermq.sim.clients import CONSUMER_GROUP
+from ledgermq.sim.clients import QUEUES
 from ledgermq.sim.cluster import RECONCILE_NS, SECOND, Cluster
 from ledgermq.sim.natives import judge
 from ledgermq.sim.network import MS
@@ -92,6 +92,7 @@ class World(Cluster):
         self.network.heal()
         self.starving.heal()
         self.appointing.heal()
+        self.store.away_until = 0
         self._slow.clear()
         for station in self.stations.values():
             station.paused_until = self.now
@@ -141,6 +142,8 @@ class World(Cluster):
                 raise Violation("level", f"the upgrade is finished, and {', '.join(behind)} is at the former level")
             if same and self._all_count() and not self._waiting and (not drains or self._all_acknowledged()):
                 self.coverage["drained"] += drains
+                for group in dict.fromkeys(client.group for client in self.clients) if drains else ():
+                    self.histories.all_delivered(group, QUEUES)
                 return
         if endless := [str(operator) for operator in self.operators if not operator.ended]:
             raise Violation("O7", f"{', '.join(endless)} does not end within {HEAL_S} s of virtual time after everything healed")
@@ -156,7 +159,8 @@ class World(Cluster):
     def _all_acknowledged(self) -> bool:
         """Whether every message was delivered and none is in flight."""
         machine = next(life for life in self._in_force() if life is not None).machine
-        queues = [(CONSUMER_GROUP, topic, queue) for topic, config in machine.topics.items() for queue in range(config.queues)]
+        groups = dict.fromkeys(client.group for client in self.clients)
+        queues = [(group, topic, queue) for group in groups for topic, config in machine.topics.items() for queue in range(config.queues)]
         return machine.delivery.in_flight == 0 and all(machine.delivery.cursor(key) == machine.end(*key[1:]) for key in queues)
 
     def _refused_by_name(self) -> bool:
@@ -172,6 +176,7 @@ class World(Cluster):
             if life is None:
                 # Not a member (yet, or any more).
                 continue
+            self._nothing_gone(station.name, life)
             if life in members:
                 self.checkers.still_durable(station.name, life)
             wrong = station.medium.first_difference(self.truth.pieces(life.begin_index, life.machine.applied_index), life)

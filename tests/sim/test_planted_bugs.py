@@ -85,6 +85,7 @@ FOUND: dict[Bug, Found] = {
     Bug.EVICTED_WISHED_BACK: Found(1, ("move", "remove"), HA, 1500),
     Bug.FINISH_ASKS_ONE_LESS: Found(1, ("upgrade", "upgrade", "kill", "join"), steps=3000),
     Bug.LEVEL_NOT_RAISED: Found(1, ("upgrade", "upgrade", "kill", "join")),
+    Bug.FAILURE_AS_END: Found(1, ("trim-stored", "late-group", "store-away", "trim-stored"), SMALL),
     Bug.DIGEST_AS_ROOT: Found(1, ("seal", "seal", "kill", "power-cut"), SMALL),
     Bug.LEASE_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), HA, 1500),
 }
