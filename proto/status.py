@@ -240,6 +240,7 @@ REFUSALS: dict[str, Code] = {
     "no-leader": Code.HA_NOT_AVAILABLE,
     "disk-full": Code.INTERNAL_SERVER_ERROR,
     "in-sync-short": Code.HA_NOT_AVAILABLE,
+    "store-away": Code.HA_NOT_AVAILABLE,
     "unknown-outcome": Code.PROXY_TIMEOUT,
     "busy": Code.TOO_MANY_REQUESTS,
     "unknown-topic": Code.TOPIC_NOT_FOUND,

@@ -44,8 +44,10 @@ def trim_stored(world: World, event: FaultEvent) -> None:
 
 
 def late_group(world: World, event: FaultEvent) -> None:
-    """A few times in a run."""
-    if world.coverage["late-groups"] < LATE_GROUPS_MAX:
+    """A few times in a run, once files have gone."""
+    led = world.led()
+    life = None if led is None else world.stations[led[0]].life
+    if life is not None and life.machine.begin_index and world.coverage["late-groups"] < LATE_GROUPS_MAX:
         world.late_group(event.number("salt"))
 
 

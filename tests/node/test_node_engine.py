@@ -19,6 +19,7 @@ from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.member_calls import Appointed
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
+from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.engine import LONE_QUIET_PASSES, QUIET_PASSES, SLICE_NS, Engine
 from ledgermq.node.runtime.errors import FatalError
@@ -40,6 +41,7 @@ class Output:
     open_batches: int = 0
     hides_view: bool = False
     ha_requests: Sequence[Any] = ()
+    tier_fetches: Sequence[TierFetch] = ()
 
 
 @dataclass(slots=True)
@@ -219,6 +221,29 @@ def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach
         assert [type(call) for call in group.calls] == [Appointed] and not held.done()
         release.set()
         assert await held == PEEKED
+        await bench.engine.stop()
+
+    asyncio.run(main())
+
+
+def test_fetches_of_a_node_without_an_object_store_fail() -> None:
+    """The leader gets an answer in any case, and can ask again."""
+
+    async def main() -> None:
+        answered = asyncio.Event()
+
+        def react(group: FakeGroup, output: Output) -> None:
+            if group.turns == 1:
+                output.tier_fetches = (TierFetch(7, "t", 0, 0, 5, 100, 1000, 10),)
+            if group.calls:
+                answered.set()
+
+        group = FakeGroup(react)
+        bench = Bench(group)
+        async with asyncio.timeout(20):
+            await answered.wait()
+        failure = "tiered storage is not configured on this node"
+        assert group.calls == [TierFetched(7, failure=failure)]
         await bench.engine.stop()
 
     asyncio.run(main())

@@ -10,6 +10,7 @@ import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded, Lease, Received
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
+from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
 from ledgermq.node.broker.decisions import tier_messages
 from ledgermq.node.broker.group.backlog import backlog, positions
@@ -136,7 +137,21 @@ def test_a_store_that_is_away_delays_only_those_who_need_it() -> None:
     bench.turn()
     found = bodies(bench.done[behind.token].leases)  # type: ignore[union-attr]
     assert [body for body in found if body != "other"] == [*names(*range(10)), "hot"]
-    assert bench.group.leader.tier.failure == "" and bench.group.statistics()["tier_waiting"] == 0
+    assert bench.group.leader.tier.failure_of(("new", "t")) == "" and bench.group.statistics()["tier_waiting"] == 0
+
+
+def test_a_poll_that_ends_while_the_store_is_away_is_not_empty() -> None:
+    """An empty answer would say that there is nothing for the group. Once the group needs nothing of the store, it is true again."""
+    bench = made()
+    trim(bench, 10 - 1)
+    bench.tier.away = True
+    call = bench.poll(n=32, wait_ns=3 * SECOND)
+    bench.turn(call)
+    bench.turn()
+    bench.pass_time(4 * SECOND)
+    assert bench.done[call.token] == Refused("store-away", detail="away")
+    bench.ask(Reset(next(bench.tokens), "g", "t", ((0, 10),)))
+    assert bench.receive() == ()
 
 
 def test_what_total_retention_removed_is_passed_over() -> None:
@@ -252,6 +267,18 @@ def test_late_and_foreign_answers_have_no_effect() -> None:
     assert bench.group.leader.tier.size == 0
     bench.turn(bench.poll(n=1))
     assert bench.tier.pending[-1].number > fetch.number
+
+
+def test_nothing_is_fetched_while_a_trim_is_half_applied() -> None:
+    """Where the queues begin and where the log does would not fit each other, and what lies between would look gone."""
+    bench = made()
+    trim(bench, 8)
+    tier = bench.group.leader.tier
+    tier.want(KEY, 0)
+    bench.machine.settled = False
+    assert tier.fetches() == ()
+    bench.machine.settled = True
+    assert [fetch.first for fetch in tier.fetches()] == [0]
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +19,8 @@ from ledgermq.client import Consumer
 from ledgermq.client.errors import ClusterError
 from ledgermq.node.process.local import LocalCluster, free_ports
 from ledgermq.proto import messaging_pb2 as pb
-from tests.cluster import create_topic, http, leader, log_file_bases, running, status, target, wait_for
+from tests.cluster import create_group, create_topic, http, leader, log_file_bases, running, status, target, wait_for
+from tests.contract.official import ClientError, Official, official, receive, simple
 from tests.e2e.command_line import CommandLine
 from tests.tiered.s3_servers import BUCKET, Server, program, serving, tiered_settings
 
@@ -206,6 +208,65 @@ def test_everything_is_read_below_the_local_begin(tmp_path: Path, place: tuple[P
         assert len(cli.ok("peek", "--topic", "t", "--from", "latest", "--max", "3", "--json").lines) == 3
         with serving(versitygw, home, port):
             assert read_all(cluster, timeout_s=60) == expected
+
+
+def test_consumers_with_leases_read_everything(tmp_path: Path, place: tuple[Path, int], versitygw: Path) -> None:
+    """Official clients: a group that was slow while local retention removed what it had not read, and one that is new, get every message;
+    the disks keep to their limit meanwhile. While the store is away a receive says so, and behind that nothing is missing."""
+    home, port = place
+    extra = {"retention": RETENTION, "tiered": {**tiered_settings(home, port), "retry_ms": "500ms"}}
+    expected = bodies(0, 600)
+    with running(tmp_path, log_file_bytes=FILE_BYTES, extra=extra) as cluster, official(cluster, tmp_path / "client") as client:
+        cli = CommandLine.of(cluster)
+        create_topic(cluster, "t", queues=2)
+        for group in ("slow", "new"):
+            create_group(cluster, group)
+            simple(client, "t", name=group, group=group, await_s=3)
+        with serving(versitygw, home, port):
+            cli.send_lines("t", expected[:100])
+            slow = consume(client, "slow", 40)
+            cli.send_lines("t", expected[100:])
+            wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
+            wait_for(lambda: small_on_disk(cluster), 120, "the local limit")
+            assert all(queue["min_offset"] > 100 for queue in cli.ok("topic", "describe", "t", "--json").json["queue_list"])
+            assert sorted(slow + consume(client, "slow", len(expected) - len(slow))) == expected
+            new = consume(client, "new", 200)
+            wait_for(lambda: small_on_disk(cluster), 120, "the local limit")
+        assert set(cluster.stop().values()) <= {0}
+        cluster.start_all()
+        cluster.wait_ready()
+        failed = wait_for(lambda: failure_of(client, "new"), 120, "a receive that says why nothing comes")
+        assert "object store" in failed, failed
+        with serving(versitygw, home, port):
+            assert sorted(new + consume(client, "new", len(expected) - len(new))) == expected
+            assert consume(client, "slow", 1, within_s=5) == []
+            assert read_all(cluster, timeout_s=60) == expected
+
+
+def consume(client: Official, group: str, count: int, within_s: float = 240) -> list[str]:
+    """Receive and acknowledge messages of topic t, each once, until there are `count`, or the time is over. Returns their bodies."""
+    found: list[str] = []
+    until = time.monotonic() + within_s
+    while len(found) < count and time.monotonic() < until:
+        try:
+            messages = receive(client, name=group, batch=min(32, count - len(found)), invisible_s=600)
+        except ClientError:
+            # The store is being read again, or a leader is elected.
+            continue
+        for message in messages:
+            client.do("ack", name=group, id=message["id"])
+            found.append(bytes.fromhex(message["body"]).decode())
+    assert len(set(found)) == len(found), "a message came twice"
+    return found
+
+
+def failure_of(client: Official, group: str) -> str:
+    """What a receive that fails says; empty if it did not fail."""
+    try:
+        receive(client, name=group, batch=1, invisible_s=1)
+    except ClientError as error:
+        return str(error) if "object store" in str(error) else ""
+    return ""
 
 
 def test_the_store_keeps_what_total_retention_says(tmp_path: Path, place: tuple[Path, int], versitygw: Path) -> None:

@@ -14,11 +14,12 @@ import pytest
 
 from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.audit.spark_session import running_spark
-from tests.cluster import create_topic, http, leader, log_file_bases, running, target, wait_for
+from tests.cluster import create_group, create_topic, http, leader, log_file_bases, running, target, wait_for
+from tests.contract.official import official, simple
 from tests.e2e.command_line import CommandLine
 from tests.e2e.test_e2e_install import wipe
 from tests.tiered.s3_servers import BUCKET, Server, program, serving, tiered_settings
-from tests.tiered.test_tiered_cluster import BODY, FILE_BYTES, bodies, metric, nothing_waits
+from tests.tiered.test_tiered_cluster import BODY, FILE_BYTES, bodies, consume, metric, nothing_waits, read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(2400)]
 
@@ -79,11 +80,17 @@ def test_a_log_that_outgrows_its_disks(tmp_path: Path, versitygw: Path) -> None:
     with ExitStack() as ends, running(tmp_path, log_file_bytes=FILE_BYTES, extra=extra) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, "t", queues=1)
+        client = ends.enter_context(official(cluster, tmp_path / "client"))
+        for group in ("slow", "new"):
+            create_group(cluster, group)
+            simple(client, "t", name=group, group=group, await_s=3)
+        slow: list[str] = []
         away = ends.enter_context(ExitStack())
         server: Server = away.enter_context(serving(versitygw, home, port))
         watch = ends.enter_context(Watch(cluster).running())
         for number in range(TOTAL // BATCH):
             assert cli.send_lines("t", bodies(number * BATCH, BATCH), "--timeout", "60s")["acknowledged"] == BATCH
+            slow += [] if number else consume(client, "slow", 40)
             if number in KILLS:
                 node = leader(cluster)
                 cluster.kill(node)
@@ -101,6 +108,11 @@ def test_a_log_that_outgrows_its_disks(tmp_path: Path, versitygw: Path) -> None:
             if not AWAY <= number < AWAY + AWAY_BATCHES:
                 wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
                 wait_for(lambda: max(len(log_file_bases(cluster, node)) for node in cluster.nodes) <= LOCAL_FILES + 2, 120, "the limit")
+        # Two groups of official clients, one of which was slow, and a native reader get all of it, while the disks keep to their limit.
+        slow += consume(client, "slow", TOTAL - len(slow), within_s=600)
+        assert sorted(slow) == sorted(consume(client, "new", TOTAL, within_s=600)) == read_all(cluster, timeout_s=120) == bodies(0, TOTAL)
+        assert consume(client, "slow", 1, within_s=5) == consume(client, "new", 1, within_s=5) == []
+        wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
         most = LOCAL_FILES + 2 + BATCH_FILES * (1 + AWAY_BATCHES) + 1
         assert max(watch.most.values()) <= most, (watch.most, most)
 

@@ -265,11 +265,16 @@ class Leader:
             members.expire(now_ns)
 
     def due(self, now_ns: int) -> list[Done]:
-        """Answer long polls whose time is over. Each was examined at least once, however short its deadline."""
+        """Answer long polls whose time is over. Each was examined at least once, however short its deadline. An empty answer says that
+        nothing was left, so a poll whose messages could not be fetched from the object store is refused."""
         deadlines = self.polls.deadlines
         if not deadlines or now_ns < deadlines[0][0]:
             return []
-        return [Done(poll.call.token, Received(())) for poll in self.polls.due(now_ns)]
+        done: list[Done] = []
+        for poll in self.polls.due(now_ns):
+            failure = "" if poll.leasing else self.tier.failure_of(poll.pair)
+            done.append(Done(poll.call.token, Refused("store-away", detail=failure) if failure else Received(())))
+        return done
 
     def has_work(self) -> bool:
         """Whether there is anything to plan."""

@@ -71,17 +71,18 @@ class TierMessages:
         self._under_way: dict[int, _UnderWay] = {}
         self._retries: dict[QueueKey, int] = {}
         """Whose fetch failed, and until when it is not repeated."""
+        self._failing: dict[QueueKey, str] = {}
+        """Whose last fetch failed, and why."""
         self._number = 0
-        self.failure = ""
-        """Why the last fetch failed; empty if it did not."""
         self.failures = 0
 
     def resign(self) -> None:
         """Leadership is lost: forget everything. What is under way arrives in vain."""
-        for part in (self._batches, self._numbers, self._by_position, self._gone, self._wanted, self._under_way, self._retries):
+        for part in (self._batches, self._numbers, self._by_position, self._gone, self._wanted, self._under_way):
             part.clear()
+        self._retries.clear()
+        self._failing.clear()
         self._bytes = 0
-        self.failure = ""
 
     # What is at hand
 
@@ -165,8 +166,9 @@ class TierMessages:
             self._wanted.setdefault(key, offset)
 
     def fetches(self) -> tuple[TierFetch, ...]:
-        """The fetches to start now."""
-        if not self._wanted:
+        """The fetches to start now. None while a trim is half applied: begin and position of the local log would not fit each other, and what
+        lies between them would look gone."""
+        if not self._wanted or not self._machine.settled:
             return ()
         started: list[TierFetch] = []
         for key, offset in list(self._wanted.items()):
@@ -188,11 +190,13 @@ class TierMessages:
         fetch = self._under_way.pop(fetched.number, None)
         if fetch is None:
             return {}
-        self.failure = fetched.failure
         if fetched.failure:
             self.failures += 1
             self._retries.update(dict.fromkeys(fetch.keys, now_ns + RETRY_NS))
+            self._failing.update(dict.fromkeys(fetch.keys, fetched.failure))
             return {}
+        for key in fetch.keys:
+            self._failing.pop(key, None)
         if fetched.first > fetch.first:
             self._gone[fetch.place] = max(self._gone.get(fetch.place, 0), fetched.first)
         if fetched.messages:
@@ -237,6 +241,16 @@ class TierMessages:
         for key in due:
             del self._retries[key]
         return _pairs(due)
+
+    def failure_of(self, pair: Pair) -> str:
+        """Why messages for this pair could not be fetched; empty if they could, or if it needs none any more."""
+        return next((why for key, why in self._failing.items() if key[:2] == pair and self._is_below(key)), "")
+
+    def _is_below(self, key: QueueKey) -> bool:
+        """Whether the group has anything to get below the local begin."""
+        delivery = self._machine.delivery
+        first = None if key not in delivery.queues else delivery.queues[key].rows.first()
+        return (delivery.cursor(key) if first is None else first) < self._machine.begin(key[1], key[2])
 
     @property
     def waiting(self) -> int:
