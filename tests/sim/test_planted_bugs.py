@@ -85,7 +85,6 @@ FOUND: dict[Bug, Found] = {
     Bug.EVICTED_WISHED_BACK: Found(1, ("move", "remove"), HA, 1500),
     Bug.FINISH_ASKS_ONE_LESS: Found(1, ("upgrade", "upgrade", "kill", "join"), steps=3000),
     Bug.LEVEL_NOT_RAISED: Found(1, ("upgrade", "upgrade", "kill", "join")),
-    Bug.FAILURE_AS_END: Found(1, ("trim-stored", "late-group", "store-away", "trim-stored"), SMALL),
     Bug.DIGEST_AS_ROOT: Found(1, ("seal", "seal", "kill", "power-cut"), SMALL),
     Bug.LEASE_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), HA, 1500),
 }
@@ -101,6 +100,18 @@ def _cuts_while_disks_lag() -> Plan:
         events += [FaultEvent((at + k) * MS, "slow-follower", {**late, "salt": 10 * number + k}) for k in range(4)]
         events += [FaultEvent((at + 300 + 200 * k) * MS, "trim", {"files": 20, "salt": 3 * number + k}) for k in range(3)]
         events.append(FaultEvent((at + 1000) * MS, "power-cut", {"node": "follower", "for_ns": 20 * MS, "salt": number}))
+    return Plan(tuple(events))
+
+
+def _groups_begin_while_the_store_is_away() -> Plan:
+    """Files go to the object store, which is away when new consumer groups begin."""
+    events: list[FaultEvent] = []
+    for number in range(20):
+        at = 500 + 500 * number
+        events.append(FaultEvent(at * MS, "trim-stored", {"files": 3, "salt": number}))
+        if number % 2:
+            events.append(FaultEvent((at + 100) * MS, "store-away", {"for_ns": 3000 * MS, "salt": number}))
+            events.append(FaultEvent((at + 110) * MS, "late-group", {"salt": number}))
     return Plan(tuple(events))
 
 
@@ -137,6 +148,7 @@ class Planned:
 PLANNED: dict[Bug, Planned] = {
     Bug.SNAPSHOT_ABOVE_DURABLE: Planned(13, "I10", _cuts_while_disks_lag(), 4000, {"file_bytes": SMALL_FILE_BYTES}),
     Bug.ELECTED_OUT_OF_SYNC: Planned(6, "I4", _only_the_late_one_is_left(), 4000, {"settings": HA}),
+    Bug.FAILURE_AS_END: Planned(1, "delivery", _groups_begin_while_the_store_is_away(), 4000, {"file_bytes": SMALL_FILE_BYTES}),
     Bug.CHANGE_OVER_AT_ONCE: Planned(1, "I1", _alone_with_the_quorum(), 1500, {}),
 }
 NOT_YET = [bug for bug in Bug if bug is not Bug.NONE and bug not in FOUND and bug not in PLANNED]

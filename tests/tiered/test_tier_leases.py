@@ -148,7 +148,7 @@ def test_what_is_fetched_is_what_was_stored(consumers: Consumers) -> None:
     assert len(found) == begin
     for at, message in enumerate(found):
         assert (message.position, len(message.record), message.tags_code) == tuple(column[at] for column in consumers.units)
-        assert message.index == consumers.indexes[at] and decode_record(message.record).body == consumers.bodies[at]
+        assert message.entry_index == consumers.indexes[at] and decode_record(message.record).body == consumers.bodies[at]
     assert len(fetched(consumers.reader, consumers.fetch(0, max_bytes=1)).messages) == 1
 
 

@@ -139,7 +139,7 @@ class TierMessages:
 
     def index_at(self, physical_offset: int) -> int:
         fetched = self._fetched(physical_offset)
-        return self._machine.index_at(physical_offset) if fetched is None else fetched.index
+        return self._machine.index_at(physical_offset) if fetched is None else fetched.entry_index
 
     def tags_code(self, tag: str) -> int:
         return self._machine.tags_code(tag)
@@ -195,8 +195,7 @@ class TierMessages:
             self._retries.update(dict.fromkeys(fetch.keys, now_ns + RETRY_NS))
             self._failing.update(dict.fromkeys(fetch.keys, fetched.failure))
             return {}
-        for key in fetch.keys:
-            self._failing.pop(key, None)
+        self._failing = {key: why for key, why in self._failing.items() if key[1:] != fetch.place}
         if fetched.first > fetch.first:
             self._gone[fetch.place] = max(self._gone.get(fetch.place, 0), fetched.first)
         if fetched.messages:
