@@ -12,7 +12,7 @@ _PHYSICAL_OFFSET = slice(HEADER_BYTES + 28, HEADER_BYTES + 36)
 
 
 class TierMessage(NamedTuple):
-    """One message. `position`: of its record in the log; `entry_index`: of its entry; `tags_code`: as in a consume queue; `record`: the whole record (format §4)."""
+    """One message. `position`: of its record in the log; `tags_code`: as in a consume queue; `record`: the whole record (format §4)."""
 
     position: int
     entry_index: int

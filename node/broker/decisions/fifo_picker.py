@@ -113,7 +113,7 @@ class FifoJob(Job):
             else:
                 self._ask_for(queue, scan.next)
                 break
-        self._settle(queue, scan, end)
+        self._settle(order, queue, scan, end)
 
     def _scan_new(self, order: QueueOrder, queue: int, scan: _Scan, count: int) -> None:
         positions, sizes, codes = self._messages.units(self._call.topic, queue, scan.next, count)
@@ -137,14 +137,13 @@ class FifoJob(Job):
             else:
                 scan.pass_over()
 
-    def _settle(self, queue: int, scan: _Scan, end: int) -> None:
+    def _settle(self, order: QueueOrder, queue: int, scan: _Scan, end: int) -> None:
         """Keep the decisions up to the last message taken or passed over. Waiting messages behind it are examined again next time."""
         scan.cut()
         if scan.next > scan.first:
             self.pick.cursors[queue] = scan.next
             for begin, to in scan.passed:
                 self._pass(queue, begin, to)
-            order = self._groups.order(self._key(queue))
             self.pick.waiting += [(queue, offset) for offset in scan.waiting]
             self._waiting.update((queue, str(order.name(offset))) for offset in scan.waiting)
             self.pick.more |= scan.next < end and not self.full() and scan.scanned >= SCAN_UNITS

@@ -166,8 +166,8 @@ class TierMessages:
             self._wanted.setdefault(key, offset)
 
     def fetches(self) -> tuple[TierFetch, ...]:
-        """The fetches to start now. None while a trim is half applied: begin and position of the local log would not fit each other, and what
-        lies between them would look gone."""
+        """The fetches to start now. None while a trim is half applied: where the queues begin and where the log does would not fit each
+        other, and what lies between would look gone."""
         if not self._wanted or not self._machine.settled:
             return ()
         started: list[TierFetch] = []
