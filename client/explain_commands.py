@@ -38,9 +38,10 @@ def why_not_delivered(
       ledgermq why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing --topic orders --json
 
     \b
-    Reasons (--json): acknowledged, leased, visible-again, too-large (for its client), ready, no-consumer, ordered (an earlier message of
-    its message group comes first), delayed, half (its transaction is undecided), rolled-back, recalled, filtered, skipped (by a reset),
-    dead-lettered, unread (the group never asked), done (how is no longer known), expired, not-found.
+    Reasons (--json): acknowledged, leased, visible-again, too-large (for its client), ready, store-away (only the object store has it),
+    no-consumer, ordered (an earlier message of its message group comes first), delayed, half (its transaction is undecided), rolled-back,
+    recalled, filtered, skipped (by a reset), dead-lettered, unread (the group never asked), done (how is no longer known), expired,
+    not-found.
 
     Exit status: 0 answered; 4 no message has the id.
     """

@@ -15,8 +15,11 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Mar
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
 from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.frontend.admin.explaining import Explainer
+from ledgermq.node.frontend.admin.group_reads import ReadThrough
 from ledgermq.node.frontend.routing.tier_fetches import TierFetches, fetched
 from ledgermq.node.frontend.routing.tier_reads import TierReads
+from ledgermq.proto import peer_pb2
 from ledgermq.proto.control import LevelRecord
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.message_record import decode_record
@@ -178,6 +181,30 @@ def test_a_store_that_fails_or_is_wrong_gives_no_shorter_answer(consumers: Consu
     del store.objects[key]
     with pytest.raises(WrongObject):
         fetched(uncached(consumers), fetch)
+
+
+def test_why_a_message_that_only_the_store_has_is_not_delivered(consumers: Consumers) -> None:
+    """It is found there, its fate is the group's, and a store that is away is named as the reason."""
+    engine: Any = consumers.one.stage.engine
+
+    async def indexed(group: str) -> None:
+        return None
+
+    tier = TierReads(engine, consumers.one.tiering.reader, lambda: 0.0)
+    explainer = Explainer(engine, ReadThrough(engine, tier), indexed, lambda: consumers.driver.now_ns)
+
+    def why(number: int, group: str) -> Any:
+        return asyncio.run(explainer.why("g1", peer_pb2.GroupWhy(topic="t", message_id=f"id-{number}", group=group)))
+
+    last = len(consumers.bodies) - 1
+    assert [why(number, "slow").reason for number in (3, 50, last)] == ["acknowledged", "no-consumer", "no-consumer"]
+    assert [why(number, "new").reason for number in (3, last)] == ["unread", "unread"]
+    consumers.driver.turn(Receive(1 << 40, "new", "t", "c", TagFilter(), 1, 60_000, consumers.driver.now_ns + 5_000_000_000))
+    (fetch,) = consumers.driver.fetches
+    consumers.driver.turn(TierFetched(fetch.number, failure="it does not answer"))
+    found = why(3, "new")
+    assert found.reason == "store-away" and "it does not answer" in found.answer
+    assert why(3, "slow").reason == "acknowledged"
 
 
 class Notified:

@@ -16,7 +16,7 @@ from ledgermq.proto import units
 
 RANKS = (
     "not-found", "expired", "unread", "recalled", "rolled-back", "half", "delayed", "skipped", "filtered", "done",
-    "no-consumer", "ready", "ordered", "visible-again", "leased", "too-large", "dead-lettered", "acknowledged",
+    "no-consumer", "ready", "store-away", "ordered", "visible-again", "leased", "too-large", "dead-lettered", "acknowledged",
 )  # fmt: skip
 """Reasons in ascending order of knowledge: of two broker groups, the answer with the later reason is shown."""
 _SHOWN = 12
@@ -33,7 +33,9 @@ class Facts:
     """The queue of the visible message; −1 if there is none yet."""
     offset: int = -1
     begin: int = 0
-    """The first offset on the disks. A message below it was found in the object store."""
+    """The lowest offset that a consumer group can get. A message below it was found in the object store."""
+    store: str = ""
+    """Why messages for the group that only the object store has cannot be fetched; empty if they can, or if this is none of them."""
     cursor: int | None = None
     """The next offset never leased; None: the group never read this queue."""
     row: tuple[int, str, int | None] | None = None
@@ -76,6 +78,9 @@ def _answer(facts: Facts) -> tuple[str, str]:
     name, group = facts.message_id, facts.group
     if facts.queue < 0:
         return _invisible(facts)
+    new = facts.row is None and (facts.cursor is None or facts.offset >= facts.cursor)
+    if facts.store and (new or facts.expired):
+        return f"{name} waits for {group}: only the object store has it, which cannot be read now ({facts.store}).", "store-away"
     if facts.row is not None:
         return _in_flight(facts, *facts.row)
     if facts.cursor is None and facts.offset < facts.begin:
