@@ -357,7 +357,8 @@ class Job:
 
     def _take_all(self, queue: int, first: int, positions: Sequence[int], sizes: Sequence[int]) -> int:
         """`_scan` for a filter that matches every message."""
-        picked, read, most = self.pick.messages, self._messages.record, self._call.max_messages
+        picked, most = self.pick.messages, self._call.max_messages
+        read = self._messages.reader(self._call.topic, queue, first)
         offset = first
         for position, size in zip(positions, sizes, strict=True):
             if len(picked) >= most or self.bytes >= self._max_bytes:

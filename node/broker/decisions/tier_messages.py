@@ -11,7 +11,7 @@ group has at most one wish for a queue, and at most `FETCHES_MAX` are under way;
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -121,6 +121,10 @@ class TierMessages:
         positions = np.array([row.position for row in rows], np.int64)
         return positions, np.array([len(row.record) for row in rows], np.int32), np.array([row.tags_code for row in rows], np.int64)
 
+    def reader(self, topic: str, queue: int, first: int) -> Callable[[int, int], bytes]:
+        """What `record` does, for messages that `at_hand` returned together with this one. It costs nothing above the local begin."""
+        return self._machine.record if first >= self._machine.begin(topic, queue) else self.record
+
     def record(self, physical_offset: int, size: int) -> bytes:
         fetched = self._fetched(physical_offset)
         return self._machine.record(physical_offset, size) if fetched is None else fetched.record
@@ -145,7 +149,7 @@ class TierMessages:
         return self._machine.tags_code(tag)
 
     def _fetched(self, physical_offset: int) -> TierMessage | None:
-        return self._by_position[physical_offset] if physical_offset < self._machine.begin_pos else None
+        return self._by_position[physical_offset] if self._by_position and physical_offset < self._machine.begin_pos else None
 
     def message_group_of(self, key: QueueKey, offset: int) -> str | None:
         """The message group of an existing message. None if the message is not at hand; then it is asked for."""
