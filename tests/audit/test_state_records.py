@@ -97,6 +97,25 @@ def test_a_record_above_the_level_of_its_group_is_a_finding(tmp_path: Path, monk
         assert found == ([] if raised else [("record.control", at, True)])
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_where_a_group_begins_is_in_the_snapshot(tmp_path: Path, stored: bool) -> None:
+    """Behind a snapshot, the last trim before it says whether a new group begins below the local begin."""
+    scribe = Scribe(1, 0)
+    scribe.record(control.LevelRecord(2))
+    last = [scribe.send("n", 0, {}) for _ in range(4)][-1]
+    before = scribe.log.ranges[last - 1]
+    named = scribe.log.ranges[last].pos, before.term, before.last_chain, 0
+    scribe.record(control.TrimRecord(last, *named, ((0, None),), "operator", stored))
+    scribe.snapshots.clear()
+    scribe.look()
+    scribe.record(control.LeaseRecord("g", "n", "c", 1000, ((0, (), ()),)))
+    scribe.look()
+    assert scribe.machine.delivery.cursor(("g", "n", 0)) == (0 if stored else 3)
+    for trimmed in (False, True):
+        report = audited(tmp_path, scribe, trimmed=trimmed)
+        assert (report.reason, report.flaws) == ("", []) and "state/snapshot" in report.compared
+
+
 def test_the_levels_are_the_same() -> None:
     """The audit's own table has the levels of the writer's, and both know the same highest level."""
     assert records.LEVEL_MAX == levels.LEVEL_MAX

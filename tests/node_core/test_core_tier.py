@@ -239,6 +239,26 @@ def test_message_groups_keep_their_order() -> None:
     assert bodies(get(bench, n=32, attempt_id="four")) == names(1, 3, 5, 7, 2, 4, 6)
 
 
+def test_an_attempt_that_is_repeated_waits_for_what_it_got() -> None:
+    """A Receive with the attempt id of one whose messages only the store has gets those, and no other message meanwhile."""
+    bench = made(queues=2, sent=0, fifo=True)
+    for number in range(8):
+        bench.send_of("A", f"m{number}")
+    assert bodies(bench.receive(n=1, attempt_id="one")) == ["m0"]
+    trim(bench, 6)
+    bench.send_of("B", "other", queue=1)
+    lead_again(bench)
+    bench.tier.held = True
+    call = bench.poll(n=32, attempt_id="one")
+    bench.turn(call)
+    assert call.token not in bench.done
+    assert bodies(bench.receive(n=32, attempt_id="two")) == ["other"]
+    bench.tier.held = False
+    bench.turn()
+    bench.turn()
+    assert bodies(bench.done[call.token].leases) == ["m0"]  # type: ignore[union-attr]
+
+
 def test_a_fifo_group_passes_over_what_is_gone() -> None:
     """A message that no longer exists locks no other one."""
     bench = made(sent=0, fifo=True)
@@ -267,6 +287,11 @@ def test_late_and_foreign_answers_have_no_effect() -> None:
     assert bench.group.leader.tier.size == 0
     bench.turn(bench.poll(n=1))
     assert bench.tier.pending[-1].number > fetch.number
+    bench.tier.held, bench.tier.away = False, True
+    bench.turn()
+    assert bench.group.leader.tier.failure_of(("g", "t")) and bench.group.leader.tier.retry_ns < 1 << 62
+    lead_again(bench)
+    assert not bench.group.leader.tier.failure_of(("g", "t")) and bench.group.leader.tier.retry_ns == 1 << 62
 
 
 def test_nothing_is_fetched_while_a_trim_is_half_applied() -> None:

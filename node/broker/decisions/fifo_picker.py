@@ -42,6 +42,7 @@ class FifoJob(Job):
                 self._repeat(self._key(queue))
         if self._unknown:
             self.pick.messages.clear()
+            self.pick.held = True
         return self._unknown or bool(self.pick.messages)
 
     def _repeat(self, key: QueueKey) -> None:

@@ -94,6 +94,8 @@ class Pick:
     """Of the records of `messages`."""
     gone: int = 0
     """How many of the passed messages no longer exist."""
+    held: bool = False
+    """This Receive waits for messages that it got before and that are not at hand; others may still get messages."""
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.passed or self.passed_again or self.dead)

@@ -447,6 +447,7 @@ class Planner:
         kind = FifoJob if fifo else None
         only = None if fifo else polls.known(pair)
         sent = NOTHING_SENT if fifo else plan.sent().get(topic, NOTHING_SENT)
+        held = False
         for poll in polls.waiting(pair):
             if plan.size >= _PLAN_BYTES:
                 return
@@ -454,12 +455,16 @@ class Planner:
             if pick:
                 self._dead_lettering.give_up(plan, pair, pick)
                 self._lease(plan, poll, pick, fifo=fifo)
-            if not pick.messages:
+            if pick.held:
+                held = True
+            elif not pick.messages:
                 if not pick.more:
                     plan.settled.append((pair, pick.empty))
                 elif pick:
                     polls.later(pair)
                 return
+        if held:
+            plan.settled.append((pair, False))
 
     def _lease(self, plan: Plan, poll: Poll, pick: Pick, *, fifo: bool) -> None:
         call = poll.call
