@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.proxy import Network, holder
+from tests.cluster import wait_for
+from tests.faults.proxy import HELD_BYTES, Network, holder
 
 HOST = "127.0.0.99"
 """Where b is known; it listens on another address."""
@@ -163,6 +164,29 @@ def test_the_end_of_a_stream_is_carried_like_its_bytes(network: Network, connect
     assert silent(connection)
     network.heal()
     assert connection.recv(1) == b""
+
+
+def test_a_direction_holds_a_bounded_number_of_bytes(network: Network, connection: socket.socket) -> None:
+    """A blocked direction stops its sender, as a full window does; what was held comes in order once the direction is open."""
+    network.block([("b", "a")])
+    sent = os.urandom(4 * HELD_BYTES)
+    sender = threading.Thread(target=connection.sendall, args=(sent,), daemon=True)
+    sender.start()
+    (flow,) = wait_for(lambda: network._ways["b", "a"].flows, 10, "the connection")
+    wait_for(lambda: flow._held_bytes >= HELD_BYTES and not flow._source.transport.is_reading(), 10, "a direction that is full")
+    network.heal()
+    assert receive(connection, len(sent)) == sent
+    sender.join(10)
+
+
+def test_a_connection_whose_directions_have_both_ended_is_forgotten(network: Network, connection: socket.socket) -> None:
+    """Its last bytes are carried before."""
+    connection.sendall(bytes(1 << 20))
+    connection.shutdown(socket.SHUT_WR)
+    assert receive(connection, 1 << 20) == bytes(1 << 20)
+    assert connection.recv(1) == b""
+    wait_for(lambda: not network._connections, 10, "the end of the connection")
+    assert not any(way.flows for way in network._ways.values())
 
 
 def test_the_holder_of_a_connection_is_found(echo: Echo) -> None:
