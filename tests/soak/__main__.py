@@ -12,13 +12,14 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from tests.builds import ROOT
 from tests.soak.page import HOURS, render
-from tests.soak.piece import commit, run
+from tests.soak.piece import commit, run, start_nodes_by_fork
 
 PIECES = Path(__file__).with_name("pieces.jsonl")
 PAGE = ROOT / "docs" / "soak.md"
@@ -36,9 +37,14 @@ def claimed(state: Path) -> tuple[int, Path]:
     while True:
         try:
             (directory := state / str(seed)).mkdir()
-            return seed, directory
         except FileExistsError:
             seed += 1
+            continue
+        if all(piece["seed"] != seed for piece in read()):
+            return seed, directory
+        # That piece ended between the two looks: it is in the record before its directory is gone.
+        directory.rmdir()
+        seed += 1
 
 
 def piece(seconds: float) -> dict[str, Any]:
@@ -48,7 +54,6 @@ def piece(seconds: float) -> dict[str, Any]:
     print(f"piece {seed}, {seconds / 60:g} minutes", flush=True)
     try:
         record = run(seed, seconds, directory)
-        shutil.rmtree(directory)
     except KeyboardInterrupt:
         shutil.rmtree(directory)
         raise
@@ -56,6 +61,8 @@ def piece(seconds: float) -> dict[str, Any]:
         record = {"v": 1, "seed": seed, "began_ms": began_ms, "commit": commit(), "failed": f"{type(error).__name__}: {error}"}
     with PIECES.open("a") as file:
         file.write(json.dumps(record) + "\n")
+    if "failed" not in record:
+        shutil.rmtree(directory)
     return record
 
 
@@ -70,10 +77,12 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     failed = 0
-    while sum(found.get("seconds", 0) for found in read()) < chosen.hours * 3600:
-        record = piece(60 * chosen.piece_minutes)
-        failed += "failed" in record
-        print(json.dumps(record), flush=True)
+    with tempfile.TemporaryDirectory(prefix="ledgermq-soak-") as place:
+        start_nodes_by_fork(Path(place))
+        while sum(found.get("seconds", 0) for found in read()) < chosen.hours * 3600:
+            record = piece(60 * chosen.piece_minutes)
+            failed += "failed" in record
+            print(json.dumps(record), flush=True)
     return 1 if failed else 0
 
 

@@ -14,16 +14,19 @@ INTRODUCTION = """\
 Real nodes under load and faults for hours. `python -m tests.soak --report` writes this page from `tests/soak/pieces.jsonl`, and a test
 compares the two.
 
-A piece is a fresh cluster of three nodes. Each node has an ext4 file system of its own, and the peers are connected through a proxy. Four
-clients make about 50 messages a second: a native producer and a native consumer, `ledgermq sink parquet`, and a producer and a push
-consumer of the official Python client. Faults are drawn from the seed of the piece: each kind once in random order, then all kinds again
-(`tests/soak/faults.py`). After every fault the cluster must become whole by itself, and both producers must go on. At the end every
-acknowledged message is counted at each of the three receivers, the running cluster is audited, all nodes must stop cleanly, and the audit
-of the three directories must pass. A piece that is interrupted counts nothing; one that fails is listed with its reason.
+A piece is a fresh cluster of three nodes. Each node has an ext4 file system of its own, and the peers are connected through a proxy. The
+clients are a native producer and a native consumer, `ledgermq sink parquet`, and a producer and a push consumer of the official Python
+client. They make at most 13 native and 3 official messages a second: few, because each is a commit of its own, and a load that leaves the
+processor free lets several pieces run at the same time. Faults are drawn from the seed of the piece: each kind once in random order, then
+all kinds again (`tests/soak/faults.py`). After every fault the cluster must become whole by itself, and both producers must get 7 more
+acknowledgements. At the end every acknowledged message is counted at each of the three receivers, the running cluster is audited, all nodes
+must stop cleanly, and the audit of the three directories must pass. A piece that is interrupted counts nothing; one that fails is listed
+with its reason.
 
 A power cut stops the file systems at once, without their journals and dirty pages (`EXT4_IOC_SHUTDOWN`), before the processes end: what
-was written and not synced is gone. An upgrade is a rolling restart with a build that reads one feature level more, or the way back. Steps
-of the clock are not tried, because all processes share the clock of the machine.
+was written and not synced is gone. An upgrade is a rolling restart with a build that reads one feature level more, or the way back. Nodes
+of that build are started as `ledgermq serve`; the others are forks of a process that has already imported the program. Steps of the clock
+are not tried, because all processes share the clock of the machine.
 """
 MEANING = """\
 Native messages must arrive exactly once, at the consumer and in the files. The official client is at least once: a message comes again
@@ -38,8 +41,13 @@ python -m tests.soak --hours 24    # until the record has 24 hours; Ctrl-C at an
 python -m tests.soak --report      # write this page
 ```
 
-This needs Linux, root (to mount file systems), `mkfs.ext4`, a C compiler, and the environment of the tests. A piece takes 30 minutes. Two
-commands may run at the same time. The directory of a piece that fails stays in `.soak/`.
+This needs Linux, root (to mount file systems), `mkfs.ext4`, a C compiler, and the environment of the tests. A piece takes 30 minutes. The
+directory of a piece that fails stays in `.soak/`. Several commands may run at the same time, each with pieces, ports and file systems of
+its own:
+
+```bash
+for _ in 1 2 3 4 5; do python -m tests.soak --hours 24 & done; wait
+```
 """
 
 

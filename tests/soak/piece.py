@@ -16,7 +16,9 @@ from typing import Any
 from bench.native_gauges import anonymous_mib
 from ledgermq import __version__
 from ledgermq.audit.report import as_text
-from ledgermq.node.process.local import LocalCluster
+from ledgermq.node.process import local
+from ledgermq.node.process.local import LocalCluster, port_range
+from tests import forked
 from tests.builds import ROOT, Build, next_release
 from tests.cluster import end_all, prepare
 from tests.faults.faulty import audited, one_leader_a_term, passes_while_it_runs, whole
@@ -28,8 +30,10 @@ from tests.soak.memory import medians_by_quarter
 SAMPLE_S = 5.0
 REST_S = (2.0, 8.0)
 """Between two faults."""
-PROGRESS = 20
+PROGRESS = 7
 """Acknowledgements of each producer after every fault."""
+LANES = 50
+"""Pieces with so many consecutive seeds use different ports."""
 
 
 class Samples(threading.Thread):
@@ -67,12 +71,28 @@ def commit() -> str:
     return told.stdout.strip() or "unknown"
 
 
-def run(seed: int, seconds: float, directory: Path) -> dict[str, Any]:
-    """A piece of so many seconds under load. Raises AssertionError or ClusterError with what went wrong."""
-    library = built(directory)
+def start_nodes_by_fork(place: Path) -> None:
+    """From now on nodes of this build are forks of a process that has done the imports, which take as much processor time as minutes of a
+    node's life. The fork server must have the library of failing disks, so it is in the environment from here on.
+
+    Nodes of the other build are new interpreters. They may write bytecode, so that only the first one compiles."""
+    library = built(place)
     assert library is not None, "there is no C compiler: disks cannot be made to fail"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["LD_PRELOAD"] = str(library)
+    local.launch = forked.launch
+
+
+def ports_of(seed: int) -> list[int]:
+    """The ports of a piece. No piece that runs at the same time has them, so none takes the ports of a node that is down."""
+    return [port for port in port_range() if port % LANES == seed % LANES]
+
+
+def run(seed: int, seconds: float, directory: Path) -> dict[str, Any]:
+    """A piece of so many seconds under load, after `start_nodes_by_fork`. Raises AssertionError or ClusterError with what went wrong."""
+    local.port_range = lambda: ports_of(seed)
     builds = (Build(__version__), next_release(directory / "next"))
-    cluster = prepare(directory, kind=library_in(library))
+    cluster = prepare(directory, kind=library_in(Path(os.environ["LD_PRELOAD"])))
     assert isinstance(cluster, SoakedCluster)
     began_ms = time.time_ns() // 1_000_000
     try:

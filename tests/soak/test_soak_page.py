@@ -10,6 +10,7 @@ import pytest
 
 from tests.soak import __main__ as soak
 from tests.soak.page import render
+from tests.soak.piece import LANES, ports_of
 
 WAYS = {"native": (100, 100, 100, 0, 0), "sink": (100, 100, 100, 0, 0), "official": (40, 39, 40, 0, 2)}
 COLUMNS = ("sent", "acknowledged", "received", "lost", "duplicates")
@@ -59,6 +60,32 @@ def test_a_seed_is_used_once(place: Path) -> None:
     """Neither a piece that is in the record nor one that runs at the same time is repeated."""
     (place / "pieces.jsonl").write_text(json.dumps(record(4)) + "\n")
     assert [soak.claimed(place / "state")[0] for _ in range(3)] == [5, 6, 7]
+
+
+def test_the_seed_of_a_piece_that_ends_meanwhile_is_not_used_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not in the record yet at the first look, and its directory is gone at the second."""
+    looks = [[], [record(1)]]
+    monkeypatch.setattr(soak, "read", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
+    assert soak.claimed(place / "state")[0] == 2
+    assert [path.name for path in (place / "state").iterdir()] == ["2"]
+
+
+def test_a_piece_is_in_the_record_before_its_directory_is_gone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise another command could take its seed between the two."""
+    there: list[bool] = []
+
+    def removed(directory: Path) -> None:
+        there.append((place / "pieces.jsonl").exists())
+
+    monkeypatch.setattr(soak, "run", lambda seed, *_: record(seed))
+    monkeypatch.setattr(soak.shutil, "rmtree", removed)
+    soak.piece(60)
+    assert there == [True]
+
+
+def test_pieces_that_run_at_the_same_time_have_no_port_in_common() -> None:
+    of_seeds = [set(ports_of(seed)) for seed in (7, 8, 7 + LANES - 1)]
+    assert len(set.union(*of_seeds)) == sum(map(len, of_seeds))
 
 
 def test_a_piece_leaves_its_record_a_failure_its_directory_and_an_interruption_nothing(
