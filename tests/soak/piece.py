@@ -72,8 +72,8 @@ def commit() -> str:
 
 
 def start_nodes_by_fork(place: Path) -> None:
-    """From now on nodes of this build are forks of a process that has done the imports, which take as much processor time as minutes of a
-    node's life. The fork server must have the library of failing disks, so it is in the environment from here on.
+    """From now on nodes of this build are forks of a process that has done the imports, which cost about two seconds of processor time. The
+    fork server must have the library of failing disks, so it is in the environment from here on.
 
     Nodes of the other build are new interpreters. They may write bytecode, so that only the first one compiles."""
     library = built(place)
