@@ -180,14 +180,20 @@ class _KeysBelow:
         return self.reader.positions_with_hash(hash_, begin_ms, end_ms, self.below)
 
 
+@dataclass(frozen=True, slots=True)
+class _Linked:
+    """What is linked at one moment. A read that takes seconds must not meet the files of one moment with the `whole` of a later one: what
+    was linked in between would look as if the store did not have it."""
+
+    files: tuple[FileManifest, ...] = ()
+    whole: bool = False
+
+
 class TierReader:
     """The stored files of one log."""
 
     def __init__(self, ranges: Ranges, where: str, file_bytes: int, events: Events) -> None:
-        self.files: tuple[FileManifest, ...] = ()
-        """The linked files, oldest first, without a gap."""
-        self.whole = False
-        """Whether `files` begin with the first file in the store."""
+        self._linked = _Linked()
         self.problem = "the object store has not been asked yet"
         """If `files` are not whole: why not."""
         self._begin_pos = 0
@@ -205,6 +211,16 @@ class TierReader:
     # -- where it begins and ends
 
     @property
+    def files(self) -> tuple[FileManifest, ...]:
+        """The linked files, oldest first, without a gap."""
+        return self._linked.files
+
+    @property
+    def whole(self) -> bool:
+        """Whether `files` begin with the first file in the store."""
+        return self._linked.whole
+
+    @property
     def limits(self) -> Limits:
         files = self.files
         if not files:
@@ -214,10 +230,11 @@ class TierReader:
 
     def first_index(self) -> int:
         """The first entry that the store holds. Raises StoreFailure if it is not known."""
-        self._require_whole()
-        if not self.files:
+        linked = self._linked
+        self._require_whole(linked)
+        if not linked.files:
             raise NotHere(f"{self._store.place} holds no file of this log yet")
-        return self.files[0].first
+        return linked.files[0].first
 
     def first_offset(self, topic: str, queue: int, floor: int, local: LocalBegin) -> int:
         """The first offset of a queue from `floor` on that the store holds; that of the local log if the store holds none. Raises
@@ -227,8 +244,8 @@ class TierReader:
         found = self._again_if_trimmed(lambda: self._place(topic, queue, floor, local))
         return local.offset if found is None else max(floor, found[1].first)
 
-    def _require_whole(self) -> None:
-        if not self.whole:
+    def _require_whole(self, linked: _Linked) -> None:
+        if not linked.whole:
             raise NotHere(f"this node does not know all files in {self._store.place} yet: {self.problem}")
 
     def _again_if_trimmed(self, work: Callable[[], T]) -> T:
@@ -243,16 +260,20 @@ class TierReader:
                 raise WrongObject(str(missing)) from missing
         return work()
 
-    def take(self, files: tuple[FileManifest, ...]) -> None:
-        """These files are linked now."""
-        self.files = tuple([file for file in files if file.base >= self._begin_pos])
+    def take(self, files: tuple[FileManifest, ...], *, whole: bool) -> None:
+        """These files are linked now. `whole`: they begin with the first file in the store."""
+        with self._lock:
+            self._linked = _Linked(tuple([file for file in files if file.base >= self._begin_pos]), whole)
 
     def _renew(self) -> None:
         """Total retention may have removed files since this node looked last."""
         first = self.files[0]
         described = Begin(first.first, first.base, first.term, first.chain)
-        self._begin_pos = stored_begin(self._store, self._where, described).pos
-        self.take(self.files)
+        begin_pos = stored_begin(self._store, self._where, described).pos
+        with self._lock:
+            self._begin_pos = max(self._begin_pos, begin_pos)
+            linked = self._linked
+            self._linked = _Linked(tuple([file for file in linked.files if file.base >= self._begin_pos]), linked.whole)
 
     # -- queues
 
@@ -298,10 +319,11 @@ class TierReader:
         return self._again_if_trimmed(lambda: self._offset_at(topic, queue, low, local, store_ms))
 
     def _offset_at(self, topic: str, queue: int, low: int, local: LocalBegin, store_ms: int) -> int:
-        files = self.files
+        linked = self._linked
+        files = linked.files
         number = bisect_left(files, store_ms, key=lambda file: file.last_store_ms)
         if number == 0:
-            self._require_whole()
+            self._require_whole(linked)
         for file in files[number:]:
             if file.base >= local.pos:
                 break
@@ -318,7 +340,7 @@ class TierReader:
             found = bisect_left(offsets, store_ms, begin, end, key=lambda o: self._stored_ms(file, rows, o))
             if found < len(offsets):
                 return offsets[found]
-        self._require_reach(local)
+        self._require_reach(linked, local)
         return local.offset
 
     def _pos_of(self, file: FileManifest, rows: QueueRows, offset: int) -> int:
@@ -331,15 +353,16 @@ class TierReader:
             raise self._wrong_index(file, f"an entry at {pos}")
         return int.from_bytes(data, "big")
 
-    def _require_reach(self, local: LocalBegin) -> None:
-        files = self.files
+    def _require_reach(self, linked: _Linked, local: LocalBegin) -> None:
+        files = linked.files
         if not files or files[-1].next_base < local.pos:
             raise NotHere(f"this node has not verified all files before its own log in {self._store.place} yet: {self.problem}")
 
     def _place(self, topic: str, queue: int, offset: int, local: LocalBegin) -> tuple[FileManifest, QueueRows] | None:
         """The file with the first message of a queue at or above `offset`, which is below that of the local log; None if the store has
         none. Offsets are dense, and each message is in the store or on this disk: an index part that leaves one out is wrong."""
-        files = self.files
+        linked = self._linked
+        files = linked.files
         low, high = 0, bisect_left(files, local.pos, key=lambda file: file.base)
         before = behind = None
         while low < high:
@@ -356,9 +379,9 @@ class TierReader:
             else:
                 return files[at], rows
         if behind is None:
-            self._require_reach(local)
+            self._require_reach(linked, local)
         if before is None:
-            self._require_whole()
+            self._require_whole(linked)
         if before is not None or files[0].first == 0:
             raise self._wrong_index(before or files[0], f"no message {offset} of queue {queue} of topic {topic}")
         return behind
@@ -371,10 +394,11 @@ class TierReader:
         return self._again_if_trimmed(lambda: self._read_log(first_index, max_bytes))
 
     def _read_log(self, first_index: int, max_bytes: int) -> LogPiece | None:
-        files = self.files
+        linked = self._linked
+        files = linked.files
         number = bisect_right(files, first_index, key=lambda file: file.first) - 1
         if number < 0:
-            self._require_whole()
+            self._require_whole(linked)
             return None
         file = files[number]
         if first_index > file.last:
@@ -418,10 +442,11 @@ class TierReader:
     def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, below: int) -> Iterator[Found]:
         """Messages of a topic before the position `below` with this key, or this message id, stored in begin … end, newest first. Raises
         StoreFailure, WrongObject, OSError."""
+        linked = self._linked
         found = Lookup(self, _KeysBelow(self, below)).each_by_key(topic, key, begin_ms, end_ms)
         yield from (one for one in found if one.physical_offset < below)
-        if not self.files or self.files[0].last_store_ms >= begin_ms:
-            self._require_whole()
+        if not linked.files or linked.files[0].last_store_ms >= begin_ms:
+            self._require_whole(linked)
 
     def positions_with_hash(self, hash_: int, begin_ms: int, end_ms: int, below: int) -> Iterator[int]:
         """Positions before `below` of records that may have a key of this hash and may have been stored in this time, descending."""

@@ -142,8 +142,8 @@ class Reading:
     def again(self) -> TierReader:
         """A reader that has nothing in memory."""
         self.reader = TierReader(Ranges(self.store, self.cache, Now()), self.log.where, SIZE, self.told)
-        self.reader.take(tuple(self.log.files))
-        self.reader.whole, self.reader.problem = True, ""
+        self.reader.take(tuple(self.log.files), whole=True)
+        self.reader.problem = ""
         return self.reader
 
     def queue(self, name: str, queue: int, first: int = 0, max_bytes: int = 20_000) -> list[bytes]:

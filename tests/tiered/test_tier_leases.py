@@ -159,8 +159,7 @@ def uncached(consumers: Consumers) -> TierReader:
     """A reader that has nothing of the store in memory or on this disk."""
     cache = RangeCache(RealDisk(), str(consumers.one.stage.config.data / "other-cache"), 0)
     reader = TierReader(Ranges(consumers.one.store, cache, Now()), consumers.reader._where, SIZE, consumers.reader._events)
-    reader.take(consumers.reader.files)
-    reader.whole = True
+    reader.take(consumers.reader.files, whole=True)
     return reader
 
 
@@ -168,8 +167,7 @@ def test_a_store_that_fails_or_is_wrong_gives_no_shorter_answer(consumers: Consu
     """T6 for consumers with leases: an error, and nothing that could be taken for the begin of the store or for the end of the queue."""
     store, fetch = consumers.one.store, consumers.fetch(0)
     unlinked = uncached(consumers)
-    unlinked.take(())
-    unlinked.whole = False
+    unlinked.take((), whole=False)
     with pytest.raises(StoreFailure):
         fetched(unlinked, fetch)
     store.away()

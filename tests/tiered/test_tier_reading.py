@@ -11,6 +11,8 @@ from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.message_record import decode_record
 from ledgermq.storage import sealed_json
 from ledgermq.storage.tiered import begins, index_part, manifests
+from ledgermq.storage.tiered.index_part import IndexHead
+from ledgermq.storage.tiered.manifests import FileManifest
 from ledgermq.storage.tiered.object_store import StoreFailure
 from ledgermq.storage.tiered.tier_reader import LocalBegin, NotHere
 from ledgermq.storage.tiered.transfer import WrongObject
@@ -242,8 +244,8 @@ def test_rows_that_lead_to_other_messages_are_noticed(reading: Reading) -> None:
 
 def test_what_this_node_does_not_know_yet_is_an_error(reading: Reading) -> None:
     """Files before the linked ones, and files between them and the local log."""
-    reading.reader.take(tuple(reading.log.files[2:]))
-    reading.reader.whole, reading.reader.problem = False, "it is still reading the manifests"
+    reading.reader.take(tuple(reading.log.files[2:]), whole=False)
+    reading.reader.problem = "it is still reading the manifests"
     local = reading.log.local("t", 0)
     for work in (
         lambda: reading.reader.entries("t", 0, 0, local, 1000),
@@ -254,15 +256,35 @@ def test_what_this_node_does_not_know_yet_is_an_error(reading: Reading) -> None:
     ):
         with pytest.raises(NotHere, match="still reading the manifests"):
             work()
-    reading.reader.take(tuple(reading.log.files[:-1]))
-    reading.reader.whole = True
+    reading.reader.take(tuple(reading.log.files[:-1]), whole=True)
     with pytest.raises(NotHere):
         reading.queue("t", 0)
     with pytest.raises(NotHere):
         reading.reader.offset_at("t", 0, 0, local, 1 << 60)
-    reading.reader.take(())
+    reading.reader.take((), whole=True)
     with pytest.raises(NotHere):
         reading.reader.entries("t", 0, 0, LocalBegin(5, 1), 1000)
+
+
+def test_files_that_are_linked_during_a_read_are_no_gap(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that began before older files were linked does not say that the store begins behind them, nor that it has nothing."""
+    files, head = tuple(reading.log.files), reading.reader._head
+
+    def links(file: FileManifest) -> IndexHead:
+        reading.reader.take(files, whole=True)
+        return head(file)
+
+    monkeypatch.setattr(reading.reader, "_head", links)
+    local = reading.log.local("t", 0)
+    for work in (
+        lambda: reading.reader.entries("t", 0, 0, local, 1000),
+        lambda: reading.reader.entries("absent", 0, 0, local, 1000),
+        lambda: reading.reader.first_offset("t", 0, 0, local),
+        lambda: list(reading.reader.each_by_key("t", "key1", 0, 1 << 62, 1 << 62)),
+    ):
+        reading.reader.take(files[2:], whole=False)
+        with pytest.raises(NotHere):
+            work()
 
 
 def test_files_that_total_retention_removed_are_passed_over(reading: Reading) -> None:

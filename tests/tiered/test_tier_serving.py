@@ -117,8 +117,8 @@ class Served:
         assert reader is not None
         cache = RangeCache(RealDisk(), reader._ranges.cache._directory, 64 << 20)
         again = TierReader(Ranges(self.one.store, cache, Now()), reader._where, SIZE, reader._events)
-        again.take(reader.files)
-        again.whole, again.problem = reader.whole, reader.problem
+        again.take(reader.files, whole=reader.whole)
+        again.problem = reader.problem
         self.tier = TierReads(self.engine, lambda group: again, lambda: self.now_s)
 
     async def tail(self, first: int, goals: bool = True) -> QueueTail:
@@ -175,7 +175,7 @@ def test_a_native_reader_goes_from_the_store_to_the_disk(served: Served) -> None
 def test_what_total_retention_removed_is_skipped_and_counted(served: Served) -> None:
     """By queue and by log index, as what local retention removed was."""
     reader = served.tier.reader("g1")
-    reader.take(reader.files[1:])
+    reader.take(reader.files[1:], whole=True)
     first = next(n for n, entry in enumerate(served.written) if int.from_bytes(entry[24:32], "big") >= SIZE)
 
     async def main() -> tuple[list[tuple[int, int, bytes, int]], list[tuple[int, int, bytes, int]]]:
@@ -226,12 +226,11 @@ def test_a_reader_gets_an_error_while_the_store_is_away(served: Served) -> None:
 def test_what_one_log_lacks_delays_no_other(served: Served) -> None:
     """A reader that is not ready is no failure of the store."""
     reader = served.tier.reader("g1")
-    files, reader.whole, reader.problem = reader.files, False, "it is still reading the manifests"
-    reader.take(files[1:])
+    files, reader.problem = reader.files, "it is still reading the manifests"
+    reader.take(files[1:], whole=False)
     with pytest.raises(LedgerError, match="still reading the manifests"):
         run(served.tier.first_offset("g1", "t", 0))
-    reader.take(files)
-    reader.whole = True
+    reader.take(files, whole=True)
     assert run(served.tier.first_offset("g1", "t", 0)) == 0
 
 
@@ -347,7 +346,7 @@ def test_a_trace_of_what_the_disks_hold_needs_no_store(served: Served) -> None:
 def test_a_trace_goes_on_where_total_retention_let_the_log_begin(served: Served) -> None:
     """Between two pages the store lost its first files; what the others say follows."""
     reader = served.tier.reader("g1")
-    reader.take(reader.files[1:])
+    reader.take(reader.files[1:], whole=True)
     assert [kind for kind, _ in trace(served, f"id-{served.begin - 2}", "t", first=1)] == ["stored"]
 
 

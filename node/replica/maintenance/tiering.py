@@ -258,11 +258,12 @@ class Tiering:
             if self._limits.max_age_ms or self._limits.max_bytes:
                 await self._renew_begin(watch, watch.stored, every_s=TOTAL_EVERY_S)
             begin = watch.stored.begin
-            reader.whole = await self._on_thread(lambda: watch.catalogue.link(look.begin, begin, watch.verified_pos))
-            reader.problem = "" if reader.whole else "it is still reading the manifests"
+            whole = await self._on_thread(lambda: watch.catalogue.link(look.begin, begin, watch.verified_pos))
+            reader.problem = "" if whole else "it is still reading the manifests"
         except (StorageError, OSError) as error:
+            whole = False
             await self._not_linked(watch, watch.stored, error)
-        reader.take(watch.catalogue.files)
+        reader.take(watch.catalogue.files, whole=whole)
 
     async def _renew_begin(self, watch: _Watch, stored: StoredLog, every_s: float) -> bool:
         """Ask where the log begins in the store. Returns whether it has moved. Raises StoreFailure, Damaged."""
@@ -277,11 +278,11 @@ class Tiering:
         try:
             watch.begin_at_s = 0.0
             if isinstance(error, WrongObject) and await self._renew_begin(watch, stored, every_s=0.0):
-                # The leader has removed the file meanwhile.
+                watch.reader.problem = "the leader has removed files meanwhile"
                 return
         except (StorageError, OSError) as again:
             error = again
-        watch.reader.whole, watch.reader.problem = False, str(error)
+        watch.reader.problem = str(error)
         watch.link_at_s = self._now_s() + self._config.tiered.retry_ms / 1000
         metrics.TIERED_FAILURES.labels(watch.group, type(error).__name__).inc()
         if isinstance(error, WrongObject):
