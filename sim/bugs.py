@@ -121,9 +121,8 @@ class TakesFailuresForEnds(TierMessages):
     """A message that could not be fetched counts as one that no longer exists."""
 
     def take(self, fetched: TierFetched, now_ns: int) -> dict[Pair, None]:
-        fetch = self._under_way.get(fetched.number)
-        if fetch is not None and fetched.failure:
-            fetched = TierFetched(fetched.number, fetch.first + 1)
+        if fetched.failure:
+            fetched = TierFetched(fetched.fetch, fetched.fetch.first + 1)
         return super().take(fetched, now_ns)
 
 

@@ -23,14 +23,14 @@ class StoredMessages:
     def answer(self, fetch: TierFetch, now: int) -> TierFetched:
         """As the reader of the store: at least one message, then as many as fit."""
         if now < self.away_until:
-            return TierFetched(fetch.number, failure="the store does not answer")
+            return TierFetched(fetch, failure="the store does not answer")
         self._take_in()
         entries = self._entries[fetch.topic, fetch.queue][fetch.first : min(fetch.begin, fetch.first + fetch.count)]
         found, size = 1, len(entries[0])
         while found < len(entries) and size + len(entries[found]) <= fetch.max_bytes:
             size += len(entries[found])
             found += 1
-        return TierFetched(fetch.number, fetch.first, tuple(map(TierMessage.of_entry, entries[:found])))
+        return TierFetched(fetch, fetch.first, tuple(map(TierMessage.of_entry, entries[:found])))
 
     def _take_in(self) -> None:
         """Sort what was committed since the last time."""

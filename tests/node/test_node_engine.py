@@ -228,13 +228,14 @@ def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach
 
 def test_fetches_of_a_node_without_an_object_store_fail() -> None:
     """The leader gets an answer in any case, and can ask again."""
+    fetch = TierFetch(7, "t", 0, 0, 5, 100, 1000, 10)
 
     async def main() -> None:
         answered = asyncio.Event()
 
         def react(group: FakeGroup, output: Output) -> None:
             if group.turns == 1:
-                output.tier_fetches = (TierFetch(7, "t", 0, 0, 5, 100, 1000, 10),)
+                output.tier_fetches = (fetch,)
             if group.calls:
                 answered.set()
 
@@ -243,7 +244,7 @@ def test_fetches_of_a_node_without_an_object_store_fail() -> None:
         async with asyncio.timeout(20):
             await answered.wait()
         failure = "tiered storage is not configured on this node"
-        assert group.calls == [TierFetched(7, failure=failure)]
+        assert group.calls == [TierFetched(fetch, failure=failure)]
         await bench.engine.stop()
 
     asyncio.run(main())

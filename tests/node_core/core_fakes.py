@@ -345,7 +345,7 @@ class FakeTier:
         if self.held:
             return []
         pending, self.pending = self.pending, []
-        return [TierFetched(fetch.number, failure="away") if self.away else self.answer(fetch) for fetch in pending]
+        return [TierFetched(fetch, failure="away") if self.away else self.answer(fetch) for fetch in pending]
 
     def answer(self, fetch: TierFetch) -> TierFetched:
         """As a reader of the store answers: at least one message if it has one, and no fewer than fit."""
@@ -358,7 +358,7 @@ class FakeTier:
             if found and size > fetch.max_bytes:
                 break
             found.append(TierMessage.of_entry(self._log.record(position - 48, length + 48)))
-        return TierFetched(fetch.number, first, tuple(found))
+        return TierFetched(fetch, first, tuple(found))
 
 
 class Bench:

@@ -283,7 +283,7 @@ def test_late_and_foreign_answers_have_no_effect() -> None:
     (fetch,) = bench.tier.pending
     answer = bench.tier.answer(fetch)
     lead_again(bench)
-    bench.turn(answer, TierFetched(99, 5))
+    bench.turn(answer, TierFetched(replace(fetch, number=99), 5))
     assert bench.group.leader.tier.size == 0
     bench.turn(bench.poll(n=1))
     assert bench.tier.pending[-1].number > fetch.number
@@ -292,6 +292,31 @@ def test_late_and_foreign_answers_have_no_effect() -> None:
     assert bench.group.leader.tier.failure_of(("g", "t")) and bench.group.leader.tier.retry_ns < 1 << 62
     lead_again(bench)
     assert not bench.group.leader.tier.failure_of(("g", "t")) and bench.group.leader.tier.retry_ns == 1 << 62
+
+
+def test_an_answer_to_a_former_life_is_no_answer() -> None:
+    """A replica that was opened again in the same process counts its fetches from 1 again, for other messages."""
+    former = made(queues=2)
+    for number in range(10):
+        former.send(f"other{number}", queue=1)
+    former.trim(former.log.end_index)
+    former.tier.held = True
+    former.turn(former.poll(group="a", n=1))
+    (late, *_) = [former.tier.answer(fetch) for fetch in former.tier.pending]
+    bench = Bench(former.log)
+    bench.replicator.commit_index = former.replicator.commit_index
+    bench.lead(2)
+    bench.ask(Reset(next(bench.tokens), "g", "t", ((0, 10),)))
+    bench.tier.held = True
+    call = bench.poll(n=1)
+    bench.turn(call)
+    (fetch,) = bench.tier.pending
+    assert (fetch.queue, fetch.number) == (1, late.fetch.number) and late.fetch.queue == 0
+    bench.turn(late)
+    assert call.token not in bench.done
+    bench.tier.held = False
+    bench.turn()
+    assert bodies(bench.done[call.token].leases) == ["other0"]  # type: ignore[union-attr]
 
 
 def test_nothing_is_fetched_while_a_trim_is_half_applied() -> None:
@@ -371,6 +396,6 @@ def test_a_batch_that_begins_later_means_that_the_store_does(change: Callable[[T
     bench.turn(call)
     (fetch,) = bench.tier.pending
     bench.tier.pending.clear()
-    bench.turn(replace(bench.tier.answer(change(fetch)), number=fetch.number))
+    bench.turn(replace(bench.tier.answer(change(fetch)), fetch=fetch))
     assert bodies(bench.done[call.token].leases) == names(1, 2)  # type: ignore[union-attr]
     assert bench.machine.delivery.is_done(KEY, 0)

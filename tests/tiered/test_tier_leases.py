@@ -199,7 +199,7 @@ def test_why_a_message_that_only_the_store_has_is_not_delivered(consumers: Consu
     assert [why(number, "new").reason for number in (3, last)] == ["unread", "unread"]
     consumers.driver.turn(Receive(1 << 40, "new", "t", "c", TagFilter(), 1, 60_000, consumers.driver.now_ns + 5_000_000_000))
     (fetch,) = consumers.driver.fetches
-    consumers.driver.turn(TierFetched(fetch.number, failure="it does not answer"))
+    consumers.driver.turn(TierFetched(fetch, failure="it does not answer"))
     found = why(3, "new")
     assert found.reason == "store-away" and "it does not answer" in found.answer
     assert why(3, "slow").reason == "acknowledged"

@@ -30,7 +30,7 @@ class TierMessage(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TierFetch:
     """Messages of one queue from offset `first` on, which lie before the local log: that begins with offset `begin`, in the file at
-    `begin_pos`. At least one, then at most `count` within `max_bytes`. Answer: `TierFetched` with the same number, in any case."""
+    `begin_pos`. At least one, then at most `count` within `max_bytes`. Answer: a `TierFetched` that names it, in any case."""
 
     number: int
     topic: str
@@ -45,9 +45,12 @@ class TierFetch:
 @dataclass(frozen=True, slots=True)
 class TierFetched:
     """Consecutive messages from offset `first` on. `first` is above what was asked for only if the store begins there; then it has none
-    of the messages in between. `failure`: why nothing could be read; empty if that was possible. No answer."""
+    of the messages in between. `failure`: why nothing could be read; empty if that was possible. No answer.
 
-    number: int
+    It repeats the whole fetch: a replica that is opened again in the same process counts its fetches from 1 again, and an answer that its
+    former life asked for is no answer to what has the same number now."""
+
+    fetch: TierFetch
     first: int = 0
     messages: tuple[TierMessage, ...] = ()
     failure: str = ""

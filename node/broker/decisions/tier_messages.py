@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,13 +48,6 @@ class _Batch:
         return self.first + len(self.messages)
 
 
-@dataclass(slots=True)
-class _UnderWay:
-    place: Place
-    first: int
-    keys: dict[QueueKey, None] = field(default_factory=dict)
-
-
 class TierMessages:
     """The messages of a broker group: those of its log, and those that were fetched."""
 
@@ -68,7 +61,7 @@ class TierMessages:
         self._gone: dict[Place, int] = {}
         """Below this offset the object store has no message of the queue."""
         self._wanted: dict[QueueKey, int] = {}
-        self._under_way: dict[int, _UnderWay] = {}
+        self._under_way: dict[TierFetch, dict[QueueKey, None]] = {}
         self._retries: dict[QueueKey, int] = {}
         """Whose fetch failed, and until when it is not repeated."""
         self._failing: dict[QueueKey, str] = {}
@@ -177,37 +170,40 @@ class TierMessages:
         started: list[TierFetch] = []
         for key, offset in list(self._wanted.items()):
             place = key[1:]
-            known = next((fetch for fetch in self._under_way.values() if (fetch.place, fetch.first) == (place, offset)), None)
+            known = next((fetch for fetch in self._under_way if (fetch.topic, fetch.queue, fetch.first) == (*place, offset)), None)
             if known is None:
                 if len(self._under_way) >= FETCHES_MAX:
                     continue
                 self._number += 1
-                known = self._under_way[self._number] = _UnderWay(place, offset)
                 begin = self._machine.begin(*place), self._machine.begin_pos
-                started.append(TierFetch(self._number, *place, offset, *begin, BATCH_BYTES, BATCH_MESSAGES))
-            known.keys[key] = None
+                known = TierFetch(self._number, *place, offset, *begin, BATCH_BYTES, BATCH_MESSAGES)
+                self._under_way[known] = {}
+                started.append(known)
+            self._under_way[known][key] = None
             del self._wanted[key]
         return tuple(started)
 
     def take(self, fetched: TierFetched, now_ns: int) -> dict[Pair, None]:
         """A fetch has ended. Returns the pairs that may go on."""
-        fetch = self._under_way.pop(fetched.number, None)
-        if fetch is None:
+        fetch = fetched.fetch
+        keys = self._under_way.pop(fetch, None)
+        if keys is None:
             return {}
         if fetched.failure:
             self.failures += 1
-            self._retries.update(dict.fromkeys(fetch.keys, now_ns + RETRY_NS))
-            self._failing.update(dict.fromkeys(fetch.keys, fetched.failure))
+            self._retries.update(dict.fromkeys(keys, now_ns + RETRY_NS))
+            self._failing.update(dict.fromkeys(keys, fetched.failure))
             return {}
-        self._failing = {key: why for key, why in self._failing.items() if key[1:] != fetch.place}
+        place = fetch.topic, fetch.queue
+        self._failing = {key: why for key, why in self._failing.items() if key[1:] != place}
         if fetched.first > fetch.first:
-            self._gone[fetch.place] = max(self._gone.get(fetch.place, 0), fetched.first)
+            self._gone[place] = max(self._gone.get(place, 0), fetched.first)
         if fetched.messages:
-            self._keep(fetched.number, _Batch(fetch.place, fetched.first, fetched.messages, sum(len(m.record) for m in fetched.messages)))
-        served = [key for key, offset in self._wanted.items() if key[1:] == fetch.place and self._is_known(key, offset)]
+            self._keep(fetch.number, _Batch(place, fetched.first, fetched.messages, sum(len(m.record) for m in fetched.messages)))
+        served = [key for key, offset in self._wanted.items() if key[1:] == place and self._is_known(key, offset)]
         for key in served:
             del self._wanted[key]
-        return _pairs([*fetch.keys, *served])
+        return _pairs([*keys, *served])
 
     def _is_known(self, key: QueueKey, offset: int) -> bool:
         return max(self.at_hand(key[1], key[2], offset), self.gone_to(key[1], key[2], offset)) > offset
@@ -258,7 +254,7 @@ class TierMessages:
     @property
     def waiting(self) -> int:
         """How many queues of consumer groups wait for the object store."""
-        return len(self._wanted) + sum(len(fetch.keys) for fetch in self._under_way.values()) + len(self._retries)
+        return len(self._wanted) + sum(map(len, self._under_way.values())) + len(self._retries)
 
     @property
     def size(self) -> int:

@@ -46,10 +46,10 @@ class TierFetches:
         try:
             answer = await self._tier.run(group, lambda reader: fetched(reader, fetch))
         except LedgerError as error:
-            answer = TierFetched(fetch.number, failure=error.message)
+            answer = TierFetched(fetch, failure=error.message)
         except Exception as error:  # the leader asks again, and must not wait for ever
             log.exception("messages not fetched from the object store", group=group)
-            answer = TierFetched(fetch.number, failure=f"internal error: {error}")
+            answer = TierFetched(fetch, failure=f"internal error: {error}")
         self._note(group, answer.failure)
         self._engine.notify(group, answer)
 
@@ -69,5 +69,5 @@ def fetched(reader: TierReader, fetch: TierFetch) -> TierFetched:
     local = LocalBegin(fetch.begin, fetch.begin_pos)
     found = reader.entries(fetch.topic, fetch.queue, fetch.first, local, fetch.max_bytes, fetch.count)
     if found is None:
-        return TierFetched(fetch.number, fetch.begin)
-    return TierFetched(fetch.number, found.first, tuple(map(TierMessage.of_entry, found.entries())))
+        return TierFetched(fetch, fetch.begin)
+    return TierFetched(fetch, found.first, tuple(map(TierMessage.of_entry, found.entries())))

@@ -363,7 +363,7 @@ class Engine:
 
     def _without_store(self, group: str, fetches: Sequence[TierFetch]) -> None:
         for fetch in fetches:
-            self.notify(group, TierFetched(fetch.number, failure="tiered storage is not configured on this node"))
+            self.notify(group, TierFetched(fetch, failure="tiered storage is not configured on this node"))
 
     def on_hidden(self, listener: Callable[[str], None]) -> None:
         """Call `listener(group)` whenever a group's view is withdrawn because the group stopped running here."""
