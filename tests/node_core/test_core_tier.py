@@ -100,6 +100,21 @@ def test_another_trim_still_raises_positions() -> None:
     assert bench.machine.delivery.cursor(KEY) == 1
 
 
+def test_a_stored_trim_after_another_one_wakes_who_begins_lower_now() -> None:
+    """A group that was served nothing of a queue begins with the first offset that the store may have, also one that waits already."""
+    bench = made()
+    bench.configure("u")
+    bench.send("other", topic="u")
+    bench.trim(bench.log.end_index, stored=False)
+    call = bench.poll(n=32, wait_ns=60 * SECOND)
+    bench.turn(call)
+    assert call.token not in bench.done and bench.machine.begin("t", 0) == bench.machine.end("t", 0) == 10
+    bench.send("another", topic="u")
+    bench.trim(bench.log.end_index)
+    bench.turn()
+    assert bodies(bench.done[call.token].leases) == names(*range(10))  # type: ignore[union-attr]
+
+
 def test_state_and_snapshot_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """L6: a replica that applies the log, and one that begins with a snapshot, have the same positions."""
     bench = made()

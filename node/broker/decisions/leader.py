@@ -40,7 +40,7 @@ from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.state.delivery import QueueKey, Touched
 from ledgermq.node.broker.state.machine import Effects, Machine
-from ledgermq.proto.names import CONFIG_TOPIC, TIMER_TOPIC
+from ledgermq.proto.names import CONFIG_TOPIC, STORAGE_TOPIC, TIMER_TOPIC
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import HaRules
 
@@ -461,6 +461,9 @@ class Leader:
         if CONFIG_TOPIC in columns.topics:
             self.polls.forget_all()
             self.traffic.forget(self._machine.topics)
+        if STORAGE_TOPIC in columns.topics:
+            # After a trim whose files the object store has, a group that is new to a queue begins lower than before.
+            self.polls.wake_all()
         for topic in effects.topics:
             if topic not in columns.topics:
                 self.polls.wake_topic(topic)

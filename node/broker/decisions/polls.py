@@ -155,7 +155,7 @@ class Polls:
         self.woken.update({pair: None for pair in self.waiting_for if pair[0] == group})
 
     def wake_all(self) -> None:
-        """This node starts to serve."""
+        """Any queue may have visible messages for any pair, also for those that wait."""
         self.forget_all()
         self.woken.update(dict.fromkeys(self.waiting_for))
 
