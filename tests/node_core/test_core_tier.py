@@ -222,6 +222,26 @@ def test_a_consumer_gives_up_a_message_that_is_in_the_store() -> None:
     assert bench.done[call.token] == Forwarded(False) and len(bench.queues.rows["%DLQ%g", 0]) == 1
 
 
+def test_a_message_is_not_given_up_while_the_store_is_away() -> None:
+    """The caller is told, and nothing is kept for calls that are repeated for as long as that lasts; the lease stays."""
+    bench = made()
+    (first,) = bench.receive(n=1)
+    trim(bench, 8)
+    bench.tier.away = True
+    for _ in range(3):
+        call = Forward(next(bench.tokens), handle(first))
+        bench.turn(call)
+        bench.turn()
+        assert bench.done[call.token] == Refused("store-away", detail="away")
+    assert len(bench.tier.asked) == 1 and bench.machine.delivery.lease(KEY, 0) is not None
+    bench.pass_time(3 * SECOND)
+    bench.tier.away = False
+    call = Forward(next(bench.tokens), handle(first))
+    bench.turn(call)
+    bench.turn()
+    assert bench.done[call.token] == Forwarded(True)
+
+
 def lead_again(bench: Bench) -> None:
     bench.replicator.follow(bench.replicator.term + 1, None)
     bench.turn()

@@ -151,9 +151,9 @@ class Refused:
     configured in this broker group's log), `too-large` (fits no log file), `illegal-offset` (outside of the queue),
     `too-many-transactions`, `too-many-recalls`, `too-many-letters`, `lite-topics` and `lite-subscriptions` (limit exceeded; nothing was
     appended), `in-sync-short` (an HA group has too few members in sync; nothing was appended; `detail` says what to do), `store-away` (a
-    Receive for which only the object store has messages, and they could not be fetched; `detail` says why), `transfer-refused` (leadership
-    stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why), `members-not-yet` (likewise, but a later attempt
-    can succeed).
+    Receive or a dead letter for which only the object store has messages, and they have not come; nothing was appended; `detail` says why),
+    `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why), `members-not-yet`
+    (likewise, but a later attempt can succeed).
 
     Of frames (nothing was appended): `unknown-producer` (never opened here, or silent for too long), `stale-epoch` (another client has
     opened the producer since), `sequence-gap` (an earlier message is missing), `partial-frame` (the frame's messages below `next_sequence`

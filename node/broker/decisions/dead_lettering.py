@@ -43,7 +43,7 @@ class DeadLettering:
 
     def forward(self, plan: Plan, call: Forward) -> None:
         """A consumer gives a message up. Its lease may have expired, because no other consumer has the message. A message that is not at
-        hand is fetched first; of one that no longer exists there can be no copy."""
+        hand is fetched first; if that fails, the call is refused. Of a message that no longer exists there can be no copy."""
         handle = call.handle
         key = (handle.group, handle.topic, handle.queue)
         names = [topic_name(handle.topic), group_name(handle.group), reset_name(key)]
@@ -62,6 +62,9 @@ class DeadLettering:
         elif self._messages.at_hand(handle.topic, handle.queue, handle.queue_offset) == handle.queue_offset:
             if self._messages.gone_to(handle.topic, handle.queue, handle.queue_offset) > handle.queue_offset:
                 plan.assured.append(Done(call.token, Forwarded(False)))
+            elif why := self._messages.paused(key):
+                # It must not wait for as long as the store is away: its caller asks again, and every try would wait beside the others.
+                plan.refuse(call.token, "store-away", why)
             else:
                 self._messages.want(key, handle.queue_offset)
                 plan.deferred.append(call)

@@ -245,6 +245,10 @@ class TierMessages:
         """Why messages for this pair could not be fetched; empty if they could, or if it needs none any more."""
         return next((why for key, why in self._failing.items() if key[:2] == pair and self._is_below(key)), "")
 
+    def paused(self, key: QueueKey) -> str:
+        """Why messages for this queue of a consumer group are not fetched now; empty if they are."""
+        return self._failing[key] if key in self._retries and key in self._failing else ""
+
     def _is_below(self, key: QueueKey) -> bool:
         """Whether the group has anything to get below the local begin."""
         delivery = self._machine.delivery
