@@ -88,7 +88,7 @@ def test_another_trim_still_raises_positions() -> None:
     """Without the store, what is trimmed is done for every group, also what an earlier trim had left in the store."""
     bench = made()
     trim(bench, 3)
-    bench.receive(group="other", n=1)
+    bench.turn(bench.poll(group="other", n=1))
     assert (bench.machine.delivery.cursor(KEY), bench.machine.first_position("t", 0)) == (0, 0)
     trim(bench, 6, stored=False)
     assert (bench.machine.delivery.cursor(KEY), bench.machine.first_position("t", 0)) == (6, 6)
@@ -167,6 +167,23 @@ def test_a_poll_that_ends_while_the_store_is_away_is_not_empty() -> None:
     assert bench.done[call.token] == Refused("store-away", detail="away")
     bench.ask(Reset(next(bench.tokens), "g", "t", ((0, 10),)))
     assert bench.receive() == ()
+
+
+def test_a_poll_that_ends_before_the_store_has_answered_is_not_empty() -> None:
+    """A store that is slow, or has many to serve, has not said that nothing is left."""
+    bench = made()
+    trim(bench, 8)
+    bench.tier.held = True
+    calls = [bench.poll(group=f"g{number}", n=32, wait_ns=3 * SECOND) for number in range(tier_messages.FETCHES_MAX + 1)]
+    for number, call in enumerate(calls):
+        bench.ask(Reset(next(bench.tokens), call.group, "t", ((0, number),)))
+        bench.turn(call)
+    assert len(bench.tier.pending) == tier_messages.FETCHES_MAX
+    bench.pass_time(4 * SECOND)
+    assert [bench.done[call.token] for call in calls] == [Refused("store-away", detail=tier_messages.NOT_YET)] * len(calls)
+    bench.tier.held = False
+    bench.turn()
+    assert bodies(get(bench, group="g2", n=32)) == names(*range(2, 10)) and bench.receive(group="g2") == ()
 
 
 def test_what_total_retention_removed_is_passed_over() -> None:

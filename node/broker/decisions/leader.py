@@ -266,14 +266,14 @@ class Leader:
 
     def due(self, now_ns: int) -> list[Done]:
         """Answer long polls whose time is over. Each was examined at least once, however short its deadline. An empty answer says that
-        nothing was left, so a poll whose messages could not be fetched from the object store is refused."""
+        nothing was left, so a poll whose messages have not come from the object store is refused."""
         deadlines = self.polls.deadlines
         if not deadlines or now_ns < deadlines[0][0]:
             return []
         done: list[Done] = []
         for poll in self.polls.due(now_ns):
-            failure = "" if poll.leasing else self.tier.failure_of(poll.pair)
-            done.append(Done(poll.call.token, Refused("store-away", detail=failure) if failure else Received(())))
+            why = "" if poll.leasing else self.tier.lacks(poll.pair)
+            done.append(Done(poll.call.token, Refused("store-away", detail=why) if why else Received(())))
         return done
 
     def has_work(self) -> bool:

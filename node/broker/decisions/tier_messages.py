@@ -30,6 +30,7 @@ FETCHES_MAX = 4
 BYTES_MAX = 32 << 20
 RETRY_NS = 2_000_000_000
 """Pause before a fetch is repeated that failed."""
+NOT_YET = "they have not come from the object store yet; ask again"
 GONE = "\0"
 """The message group of a message that is gone begins with this, which no other one does: it keeps no other message waiting."""
 Place = tuple[str, int]
@@ -240,6 +241,11 @@ class TierMessages:
         for key in due:
             del self._retries[key]
         return _pairs(due)
+
+    def lacks(self, pair: Pair) -> str:
+        """Why there may be messages for this pair that only the store has and that were not looked at; empty if there are none."""
+        asked = [*self._wanted, *(key for keys in self._under_way.values() for key in keys)]
+        return self.failure_of(pair) or (NOT_YET if any(key[:2] == pair and self._is_below(key) for key in asked) else "")
 
     def failure_of(self, pair: Pair) -> str:
         """Why messages for this pair could not be fetched; empty if they could, or if it needs none any more."""
