@@ -3,6 +3,7 @@ that the leader asks for. The invariants L1 to L6 are those of docs/decisions/20
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -413,6 +414,32 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not calls and 0 < most <= 2000
     for found in got.values():
         assert sorted(found) == sorted({f"{queue}-{number:02d}" for queue in range(3) for number in range(40)})
+
+
+def test_who_waits_costs_no_turn_of_others() -> None:
+    """L4: while the store is slow, a turn does not look at everyone who waits for it, and the end of a poll not at all who failed."""
+
+    def calls(waiting: int) -> int:
+        bench = made()
+        trim(bench, 8)
+        tier, counted = bench.group.leader.tier, 0
+        for number in range(waiting):
+            tier.want((f"g{number}", "t", number % 2), number % 3)
+            tier._failing[f"h{number}", "t"] = {0: "away"}
+        tier.fetches()
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal counted
+            counted += event == "call"
+
+        sys.setprofile(count)
+        try:
+            assert tier.fetches() == () and tier.lacks(("other", "t")) == ""
+        finally:
+            sys.setprofile(None)
+        return counted
+
+    assert calls(10) == calls(500)
 
 
 def test_a_group_that_gave_up_nothing_pins_files_only_without_the_store() -> None:

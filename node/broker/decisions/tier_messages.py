@@ -11,8 +11,9 @@ group has at most one wish for a queue, and at most `FETCHES_MAX` are under way;
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ledgermq.proto.layout import split_record
 from ledgermq.proto.properties import MESSAGE_GROUP, parse
 from ledgermq.proto.types import I32, I64
 
+T = TypeVar("T")
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 1024
 FETCHES_MAX = 4
@@ -35,6 +37,8 @@ GONE = "\0"
 """The message group of a message that is gone begins with this, which no other one does: it keeps no other message waiting."""
 Place = tuple[str, int]
 """(stored topic, queue)"""
+Target = tuple[str, int, int]
+"""(stored topic, queue, offset)"""
 
 
 @dataclass(slots=True)
@@ -61,18 +65,21 @@ class TierMessages:
         self._bytes = 0
         self._gone: dict[Place, int] = {}
         """Below this offset the object store has no message of the queue."""
-        self._wanted: dict[QueueKey, int] = {}
-        self._under_way: dict[TierFetch, dict[QueueKey, None]] = {}
+        self._wanted: dict[Pair, dict[int, int]] = {}
+        """Pair → queue → the offset that it waits for."""
+        self._queued: dict[Target, None] = {}
+        """What waits for another fetch to end."""
+        self._under_way: dict[Target, TierFetch] = {}
         self._retries: dict[QueueKey, int] = {}
         """Whose fetch failed, and until when it is not repeated."""
-        self._failing: dict[QueueKey, str] = {}
-        """Whose last fetch failed, and why."""
+        self._failing: dict[Pair, dict[int, str]] = {}
+        """Pair → queue whose last fetch failed → why."""
         self._number = 0
         self.failures = 0
 
     def resign(self) -> None:
         """Leadership is lost: forget everything. What is under way arrives in vain."""
-        for part in (self._batches, self._numbers, self._by_position, self._gone, self._wanted, self._under_way):
+        for part in (self._batches, self._numbers, self._by_position, self._gone, self._wanted, self._queued, self._under_way):
             part.clear()
         self._retries.clear()
         self._failing.clear()
@@ -159,55 +166,59 @@ class TierMessages:
     # What is asked for
 
     def want(self, key: QueueKey, offset: int) -> None:
-        """The decisions about this queue of a consumer group need a message that is not at hand."""
-        if key not in self._retries:
-            self._wanted.setdefault(key, offset)
+        """The decisions about this queue of a consumer group need a message that is not at hand. One at a time: the next one is asked for
+        when this one is there."""
+        group, topic, queue = key
+        if key not in self._retries and self._wanted.setdefault((group, topic), {}).setdefault(queue, offset) == offset:
+            target = topic, queue, offset
+            if target not in self._under_way:
+                self._queued[target] = None
 
     def fetches(self) -> tuple[TierFetch, ...]:
         """The fetches to start now. None while a trim is half applied: where the queues begin and where the log does would not fit each
         other, and what lies between would look gone."""
-        if not self._wanted or not self._machine.settled:
-            return ()
         started: list[TierFetch] = []
-        for key, offset in list(self._wanted.items()):
-            place = key[1:]
-            known = next((fetch for fetch in self._under_way if (fetch.topic, fetch.queue, fetch.first) == (*place, offset)), None)
-            if known is None:
-                if len(self._under_way) >= FETCHES_MAX:
-                    continue
-                self._number += 1
-                begin = self._machine.begin(*place), self._machine.begin_pos
-                known = TierFetch(self._number, *place, offset, *begin, BATCH_BYTES, BATCH_MESSAGES)
-                self._under_way[known] = {}
-                started.append(known)
-            self._under_way[known][key] = None
-            del self._wanted[key]
+        while self._queued and len(self._under_way) < FETCHES_MAX and self._machine.settled:
+            target = topic, queue, _ = next(iter(self._queued))
+            del self._queued[target]
+            self._number += 1
+            begin = self._machine.begin(topic, queue), self._machine.begin_pos
+            fetch = self._under_way[target] = TierFetch(self._number, *target, *begin, BATCH_BYTES, BATCH_MESSAGES)
+            started.append(fetch)
         return tuple(started)
 
     def take(self, fetched: TierFetched, now_ns: int) -> dict[Pair, None]:
         """A fetch has ended. Returns the pairs that may go on."""
         fetch = fetched.fetch
-        keys = self._under_way.pop(fetch, None)
-        if keys is None:
+        target, place = (fetch.topic, fetch.queue, fetch.first), (fetch.topic, fetch.queue)
+        if self._under_way.get(target) != fetch:
             return {}
+        del self._under_way[target]
         if fetched.failure:
             self.failures += 1
-            self._retries.update(dict.fromkeys(keys, now_ns + RETRY_NS))
-            self._failing.update(dict.fromkeys(keys, fetched.failure))
+            for pair in self._end_wishes(place, lambda offset: offset == fetch.first):
+                self._retries[*pair, fetch.queue] = now_ns + RETRY_NS
+                self._failing.setdefault(pair, {})[fetch.queue] = fetched.failure
             return {}
-        place = fetch.topic, fetch.queue
-        self._failing = {key: why for key, why in self._failing.items() if key[1:] != place}
+        for pair in [pair for pair, whys in self._failing.items() if pair[1] == fetch.topic and fetch.queue in whys]:
+            _drop(self._failing, pair, fetch.queue)
         if fetched.first > fetch.first:
             self._gone[place] = max(self._gone.get(place, 0), fetched.first)
         if fetched.messages:
             self._keep(fetch.number, _Batch(place, fetched.first, fetched.messages, sum(len(m.record) for m in fetched.messages)))
-        served = [key for key, offset in self._wanted.items() if key[1:] == place and self._is_known(key, offset)]
-        for key in served:
-            del self._wanted[key]
-        return _pairs([*keys, *served])
+        self._queued = {other: None for other in self._queued if other[:2] != place or not self._is_known(place, other[2])}
+        return self._end_wishes(place, lambda offset: offset == fetch.first or self._is_known(place, offset))
 
-    def _is_known(self, key: QueueKey, offset: int) -> bool:
-        return max(self.at_hand(key[1], key[2], offset), self.gone_to(key[1], key[2], offset)) > offset
+    def _end_wishes(self, place: Place, ends: Callable[[int], bool]) -> dict[Pair, None]:
+        """Forget the wishes of this queue that have come true or failed. Returns whose they were."""
+        topic, queue = place
+        ended = {p: None for p, offsets in self._wanted.items() if p[1] == topic and queue in offsets and ends(offsets[queue])}
+        for pair in ended:
+            _drop(self._wanted, pair, queue)
+        return ended
+
+    def _is_known(self, place: Place, offset: int) -> bool:
+        return max(self.at_hand(*place, offset), self.gone_to(*place, offset)) > offset
 
     def _keep(self, number: int, batch: _Batch) -> None:
         for other in list(self._numbers.get(batch.place, ())):
@@ -240,20 +251,20 @@ class TierMessages:
         due = [key for key, at_ns in self._retries.items() if at_ns <= now_ns]
         for key in due:
             del self._retries[key]
-        return _pairs(due)
+        return {(group, topic): None for group, topic, _ in due}
 
     def lacks(self, pair: Pair) -> str:
         """Why there may be messages for this pair that only the store has and that were not looked at; empty if there are none."""
-        asked = [*self._wanted, *(key for keys in self._under_way.values() for key in keys)]
-        return self.failure_of(pair) or (NOT_YET if any(key[:2] == pair and self._is_below(key) for key in asked) else "")
+        waits = any(self._is_below((*pair, queue)) for queue in self._wanted.get(pair, ()))
+        return self.failure_of(pair) or (NOT_YET if waits else "")
 
     def failure_of(self, pair: Pair) -> str:
         """Why messages for this pair could not be fetched; empty if they could, or if it needs none any more."""
-        return next((why for key, why in self._failing.items() if key[:2] == pair and self._is_below(key)), "")
+        return next((why for queue, why in self._failing.get(pair, {}).items() if self._is_below((*pair, queue))), "")
 
     def paused(self, key: QueueKey) -> str:
         """Why messages for this queue of a consumer group are not fetched now; empty if they are."""
-        return self._failing[key] if key in self._retries and key in self._failing else ""
+        return self._failing.get(key[:2], {}).get(key[2], "") if key in self._retries else ""
 
     def _is_below(self, key: QueueKey) -> bool:
         """Whether the group has anything to get below the local begin."""
@@ -264,7 +275,7 @@ class TierMessages:
     @property
     def waiting(self) -> int:
         """How many queues of consumer groups wait for the object store."""
-        return len(self._wanted) + sum(map(len, self._under_way.values())) + len(self._retries)
+        return sum(map(len, self._wanted.values())) + len(self._retries)
 
     @property
     def size(self) -> int:
@@ -272,5 +283,8 @@ class TierMessages:
         return self._bytes
 
 
-def _pairs(keys: Iterable[QueueKey]) -> dict[Pair, None]:
-    return {(key[0], key[1]): None for key in keys}
+def _drop(table: dict[Pair, dict[int, T]], pair: Pair, queue: int) -> None:
+    of_pair = table[pair]
+    del of_pair[queue]
+    if not of_pair:
+        del table[pair]
