@@ -155,6 +155,42 @@ def test_what_is_fetched_is_what_was_stored(consumers: Consumers) -> None:
     assert len(fetched(consumers.reader, consumers.fetch(0, max_bytes=1)).messages) == 1
 
 
+@pytest.mark.parametrize("damaged", [False, True], ids=["lost", "damaged"])
+def test_a_description_that_the_store_lost_hides_no_message(consumers: Consumers, damaged: bool) -> None:
+    """L2: it is written again, and begins with the first file that lies there, not with the local log of now."""
+    objects = consumers.one.store.objects
+    key = consumers.one.store.keys("log.json")[0]
+    former = objects.pop(key)
+    if damaged:
+        objects[key] = former[:-9] + b"}"
+    consumers.one.restarted()
+    consumers.fill((FILES + 1) * SIZE + 1000)
+    consumers.one.carry_all()
+    consumers.one.check()
+    answer = fetched(consumers.reader, consumers.fetch(0))
+    assert answer.first == 0 and answer.messages
+    assert objects[key] == former
+
+
+def test_another_place_is_not_the_store_that_has_what_was_trimmed(consumers: Consumers) -> None:
+    """L2: a mistyped prefix holds nothing, and says nothing about what the right one holds: nothing is written, trimmed or passed over."""
+    objects = consumers.one.store.objects
+    former = dict(objects)
+    objects.clear()
+    RealDisk().unlink(f"{consumers.driver.group.store.state_directory}/tiered")
+    consumers.one.restarted()
+    consumers.fill((FILES + 1) * SIZE + 1000)
+    consumers.one.carry_all()
+    consumers.one.check()
+    with pytest.raises(StoreFailure, match="set tiered.url to that place"):
+        fetched(consumers.reader, consumers.fetch(0))
+    assert not objects and consumers.one.pin.pos == 0
+    objects.update(former)
+    consumers.one.retry()
+    consumers.one.check()
+    assert fetched(consumers.reader, consumers.fetch(0)).messages
+
+
 def uncached(consumers: Consumers) -> TierReader:
     """A reader that has nothing of the store in memory or on this disk."""
     cache = RangeCache(RealDisk(), str(consumers.one.stage.config.data / "other-cache"), 0)

@@ -18,6 +18,7 @@ from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, StorageError
+from ledgermq.storage.mapped_files import parse_name
 from ledgermq.storage.snapshot import read_snapshots
 from ledgermq.storage.tiered import index_part, manifests
 from ledgermq.storage.tiered.begins import stored_begin
@@ -65,16 +66,22 @@ class FileCarrier:
 
     # -- the log
 
-    def open(self, mine: StoredLog, *, uploads: bool) -> StoredLog | None:
-        """The description of the log in the store. If there is none, the replica that uploads writes its own, and others get None. Raises
-        OtherHistory, StoreFailure, WrongObject."""
+    def open(self, mine: StoredLog, *, uploads: bool, begins_stored: bool = False) -> StoredLog | None:
+        """The description of the log in the store. If there is none, the replica that uploads writes one, and others get None. It begins
+        with the first file that the store describes, or with `mine`. `begins_stored`: what was before `mine` went because a store has it;
+        a place that has none of it is not that store, and readers would take it for removed. Raises OtherHistory, StoreFailure,
+        WrongObject, Damaged."""
         key = f"{self._where}/{manifests.LOG_FILE}"
         found = self._description(key)
         if found is None:
             if not uploads:
                 return None
-            self.put_and_compare(key, manifests.encode(mine))
-            found = mine
+            begin = self._first_described()
+            if begins_stored and begin is None:
+                what = f"{self._store.place}/{self._where} holds nothing from before the log on the disks, which was stored somewhere"
+                raise OtherHistory(f"{what}: set tiered.url to that place, or copy the objects from there")
+            found = replace(mine, begin=begin) if begin is not None and begin.pos < mine.begin.pos else mine
+            self.put_and_compare(key, manifests.encode(found))
         if replace(found, begin=mine.begin, recovery=mine.recovery) != mine:
             what = f"{self._store.place}/{key} describes another log (cluster {found.cluster_id})"
             raise OtherHistory(f"{what}: set tiered.url to a new prefix")
@@ -92,6 +99,16 @@ class FileCarrier:
         except Damaged as damage:
             log.error("the object store holds something wrong", group=self._group, reason=str(damage))
             return None
+
+    def _first_described(self) -> Begin | None:
+        """Where the first file begins of which the store has a manifest; None if it has none."""
+        keys = [key for key in self._store.list(self._where) if key.endswith(".json")]
+        bases = [base for key in keys if (base := parse_name(key.removeprefix(f"{self._where}/").removesuffix(".json"))) is not None]
+        if not bases:
+            return None
+        key = manifests.manifest_key(self._where, min(bases))
+        first = manifests.decode_manifest(self._store.get(key), key)
+        return Begin(first.first, first.base, first.term, first.chain)
 
     def require_link(self, begin: Begin, size: int) -> None:
         """Check that the store holds the file before `begin`, where this replica's log begins, and that both continue each other: otherwise

@@ -91,6 +91,8 @@ class _Look:
     """Where the log begins on this disk."""
     decided_begin: Begin
     """Where it begins by the trim records."""
+    begins_stored: bool
+    """Whether these say that the store has what was before."""
     waiting_bytes: int
     file: LogFile | None
     """The first file that is not verified, if it is sealed."""
@@ -403,7 +405,7 @@ class Tiering:
         recovery = await self._on_thread(lambda: read_recovery(self._disk, store.root))
         mine = StoredLog.of(store.identity, look.decided_begin, recovery)
         uploads = look.leads or self._out_of_patience(watch)
-        stored = await self._on_thread(lambda: watch.carrier.open(mine, uploads=uploads))
+        stored = await self._on_thread(lambda: watch.carrier.open(mine, uploads=uploads, begins_stored=look.begins_stored))
         if stored is None:
             return self._waits(group, watch, NOT_UPLOADED)
         noted = await self._on_thread(lambda: self._read_note(store))
@@ -518,6 +520,7 @@ def _looking(verified_pos: int) -> Callable[[OpenReplica], _Look]:
             running.group.leader.serving,
             Begin(entries.begin_index, entries.begin_pos, entries.begin_term, entries.begin_chain),
             Begin(first, retained.begin_pos, entries.term_at(first - 1), entries.chain_at(first - 1)),
+            retained.stored,
             max(0, entries.end_pos // size * size - pos),
             file,
             before,
