@@ -19,7 +19,7 @@ from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import DLQ_ORIGIN_TOPIC, parse
-from ledgermq.proto.types import GroupConfig
+from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, handle
 
 KEY: QueueKey = ("g", "t", 0)
@@ -154,6 +154,30 @@ def test_a_store_that_is_away_delays_only_those_who_need_it() -> None:
     found = bodies(bench.done[behind.token].leases)  # type: ignore[union-attr]
     assert [body for body in found if body != "other"] == [*names(*range(10)), "hot"]
     assert bench.group.leader.tier.failure_of(("new", "t")) == "" and bench.group.statistics()["tier_waiting"] == 0
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["ordinary", "fifo"])
+def test_a_lower_priority_does_not_overtake_what_is_fetched(fifo: bool) -> None:
+    """L3: of the messages that wait, the one with the highest priority comes first, also from the store."""
+    bench = Bench()
+    bench.lead()
+    topic = TopicConfig("", "t", TopicKind.PRIORITY, 2, Permission.READ_WRITE, 1)
+    bench.ask(Configure(next(bench.tokens), topics=(topic,), groups=(GroupConfig("", "g", fifo=fifo),)))
+    bench.send_of("A", "first", queue=1)
+    bench.send_of("B", "high", queue=1)
+    bench.send_of("C", "low", queue=0)
+    assert bodies(bench.receive(n=1)) == ["first"]
+    bench.trim(index_of(bench, 0))
+    lead_again(bench)
+    bench.tier.held = True
+    call = bench.poll(n=1)
+    bench.turn(call)
+    assert call.token not in bench.done
+    bench.tier.held = False
+    bench.turn()
+    bench.turn()
+    assert bodies(bench.done[call.token].leases) == ["high"]  # type: ignore[union-attr]
+    assert bodies(bench.receive(n=1)) == ["low"]
 
 
 def test_a_poll_that_ends_while_the_store_is_away_is_not_empty() -> None:

@@ -94,6 +94,7 @@ class FifoJob(Job):
         key = self._key(queue)
         order = self._groups.order(key)
         if order is None:
+            self.absent += 1
             return
         start = self.pick.cursors.get(queue, self._start(key))
         end = self._messages.end(key[1], queue)

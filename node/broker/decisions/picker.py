@@ -152,11 +152,14 @@ class Picker:
             looks = [(step, queue) for queue in order for step in steps]
         else:
             looks = [(step, queue) for step in steps for queue in order]
+        last = -1
         for step, queue in looks:
-            if job.full():
+            # A queue whose messages are not at hand has some, so lower ones wait with it.
+            if job.full() or (rules.highest_first and job.absent and queue != last):
                 job.pick.empty = False
                 break
             step(queue)
+            last = queue
         job.pick.more |= job.looks.used_up
         job.pick.bytes += job.bytes
         if job.pick:
