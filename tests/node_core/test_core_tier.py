@@ -316,6 +316,21 @@ def test_message_groups_keep_their_order() -> None:
     assert bodies(get(bench, n=32, attempt_id="four")) == names(1, 3, 5, 7, 2, 4, 6)
 
 
+def test_message_groups_that_are_fetched_cost_no_turn() -> None:
+    """L4: while the message groups of many messages in flight are not known, a turn that looks at the queue asks for one of them."""
+    bench = made(sent=0, fifo=True)
+    for number in range(40):
+        bench.send_of(f"G{number}", f"m{number}")
+    assert len(bench.receive(n=39)) == 39
+    trim(bench, 39)
+    lead_again(bench)
+    bench.tier.held = True
+    bench.turn(bench.poll(n=1))
+    groups, asked = bench.group.leader._groups, []
+    groups._name_of = lambda key, offset: asked.append(offset)
+    assert groups.order(KEY) is None and asked == [0]
+
+
 def test_an_attempt_that_is_repeated_waits_for_what_it_got() -> None:
     """A Receive with the attempt id of one whose messages only the store has gets those, and no other message meanwhile."""
     bench = made(queues=2, sent=0, fifo=True)

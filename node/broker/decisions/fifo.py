@@ -104,11 +104,11 @@ class MessageGroups:
         if unnamed is not None:
             for offset in list(unnamed):
                 name = self._name_of(key, offset)
-                if name is not None:
-                    order.add(offset, name)
-                    del unnamed[offset]
-            if unnamed:
-                return None
+                if name is None:
+                    # One message is fetched at a time. While it does not come, the others must not cost every turn that looks here.
+                    return None
+                order.add(offset, name)
+                del unnamed[offset]
             del self._unnamed[key]
         return order
 
