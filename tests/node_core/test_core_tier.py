@@ -14,6 +14,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
 from ledgermq.node.broker.decisions import tier_messages
+from ledgermq.node.broker.decisions.picker import Job
 from ledgermq.node.broker.group.backlog import backlog, positions
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins
@@ -178,6 +179,23 @@ def test_a_lower_priority_does_not_overtake_what_is_fetched(fifo: bool) -> None:
     bench.turn()
     assert bodies(bench.done[call.token].leases) == ["high"]  # type: ignore[union-attr]
     assert bodies(bench.receive(n=1)) == ["low"]
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["ordinary", "fifo"])
+def test_messages_visible_again_wait_for_the_store_without_a_cost(fifo: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L4: a turn asks for one of them, and those that are on the disk are delivered."""
+    bench = made(sent=0, fifo=fifo)
+    for number in range(60):
+        bench.send_of(f"G{number}", f"m{number}")
+    assert len(bench.receive(n=60)) == 60
+    trim(bench, 50)
+    bench.tier.held = True
+    bench.pass_time(11 * SECOND)
+    considered: list[int] = []
+    consider = Job._consider
+    monkeypatch.setattr(Job, "_consider", lambda job, key, offset: (considered.append(offset), consider(job, key, offset))[1])
+    assert bodies(bench.receive(n=32)) == names(*range(50, 60))
+    assert len(considered) == 11 and min(considered) < 50
 
 
 def test_a_poll_that_ends_while_the_store_is_away_is_not_empty() -> None:

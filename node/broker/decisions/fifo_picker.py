@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.decisions.fifo import LOOK_AHEAD, ROWS_MAX, QueueOrder
-from ledgermq.node.broker.decisions.picker import FIRST_UNITS, NOT_AT_HAND_MAX, NOTHING_SENT, SCAN_UNITS, Job, Picker, Rules
+from ledgermq.node.broker.decisions.picker import FIRST_UNITS, NOTHING_SENT, SCAN_UNITS, Job, Picker, Rules
 from ledgermq.node.broker.decisions.plan import Sent
 from ledgermq.node.broker.state.delivery import QueueKey
 
@@ -72,9 +72,11 @@ class FifoJob(Job):
         key = self._key(queue)
         ready = set(self._clock.ready(key))
         order = self._groups.order(key) if ready else None
-        absent = self.absent + NOT_AT_HAND_MAX
+        begin, absent = self._messages.begin(key[1], queue), self.absent
         for head in () if order is None else order.heads():
-            if self.full() or self.absent >= absent:
+            if head < begin and self.absent > absent:
+                continue
+            if self.full():
                 return
             if self._enough():
                 self.pick.more = True

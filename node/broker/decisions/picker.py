@@ -44,8 +44,6 @@ TURNS_MAX = 16_384
 """For how many (consumer group, topic) pairs the rotation is remembered; beyond that all of them start over."""
 DEAD_LETTERS_A_PICK = 64
 """At most this many messages go to the dead-letter topic for one Receive; the others follow in the next turn."""
-NOT_AT_HAND_MAX = 1024
-"""After this many messages of a queue that are visible again but not at hand, the others of the queue wait as well."""
 NOTHING_SENT: Mapping[int, Sent] = {}
 
 
@@ -256,11 +254,14 @@ class Job:
     def visible_again(self, queue: int) -> None:
         """Pick redeliveries from one queue."""
         key = self._key(queue)
-        absent = self.absent + NOT_AT_HAND_MAX
+        begin, absent = self._messages.begin(key[1], queue), self.absent
         for offset in self._clock.ready(key):
+            if offset < begin and self.absent > absent:
+                # One message of a queue is asked for at a time. While it does not come, the others must not cost every turn.
+                continue
             # Also if it is taken: until that is applied, nothing tells apart what else is visible again.
             self.pick.empty = False
-            if self.full() or self.absent >= absent:
+            if self.full():
                 return
             if self._enough():
                 self.pick.more = True
