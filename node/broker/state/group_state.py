@@ -196,11 +196,6 @@ class State:
         """The message group of one message record; empty if it has none."""
         return parse(decode_record(self.record(physical_offset, size)).properties).get(MESSAGE_GROUP, "")
 
-    def message_group_of(self, topic: str, queue: int, offset: int) -> str:
-        """The message group of an existing message; empty if it has none."""
-        positions, sizes, _ = self.units(topic, queue, offset, 1)
-        return self.message_group(int(positions[0]), int(sizes[0]))
-
     def tags_code(self, tag: str) -> int:
         """The hash of a tag as stored in consume queues."""
         return java_hash(tag)
