@@ -20,8 +20,8 @@ from ledgermq.node.broker.calls.consumer_calls import (
 )
 from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.decisions.tier_messages import NOT_YET
 from ledgermq.node.broker.calls.send_calls import Produced
+from ledgermq.node.broker.decisions.tier_messages import NOT_YET
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.ranges import cut
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench
@@ -89,7 +89,8 @@ class World:
     def judge(self, call: object, outcome: object) -> None:
         now = self.bench.now_ns
         if isinstance(outcome, Refused):
-            assert outcome.reason in ("unknown-outcome", "not-leader") or (outcome.reason == "store-away" and type(call) is Receive), outcome
+            away = outcome.reason == "store-away" and isinstance(call, Receive)
+            assert away or outcome.reason in ("unknown-outcome", "not-leader"), outcome
             return
         if isinstance(outcome, Produced):
             for draft, offset in zip(call.drafts, outcome.queue_offsets, strict=True):  # type: ignore[attr-defined]
