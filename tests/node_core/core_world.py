@@ -29,6 +29,7 @@ from ledgermq.node.broker.calls.send_calls import (
 from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, OverdueHalves, Prepare, Resolve
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.decisions.tier_messages import NOT_YET
 from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.state.machine import Machine
@@ -381,9 +382,11 @@ class World:
                 for _ in range(400):
                     call = Receive(self.token, group, topic, "c", TagFilter(), 32, 1_000, b.now_ns)
                     b.turn(call)
-                    leases = b.done[call.token].leases  # type: ignore[union-attr]
-                    if not leases and b.tier.pending:
+                    outcome = b.done[call.token]
+                    if outcome == Refused("store-away", detail=NOT_YET):
                         continue
+                    assert isinstance(outcome, Received), outcome
+                    leases = outcome.leases
                     b.turn(Ack(self.token, [Handle(group, topic, at.queue, at.queue_offset, at.lease_number, at.attempt) for at in leases]))
                     if not leases:
                         break

@@ -72,6 +72,8 @@ class TierMessages:
         self._under_way: dict[Target, TierFetch] = {}
         self._retries: dict[QueueKey, int] = {}
         """Whose fetch failed, and until when it is not repeated."""
+        self.retry_ns = NEVER_NS
+        """When `expire` has to be called next. An attribute, because every turn asks."""
         self._failing: dict[Pair, dict[int, str]] = {}
         """Pair → queue whose last fetch failed → why."""
         self._number = 0
@@ -82,6 +84,7 @@ class TierMessages:
         for part in (self._batches, self._numbers, self._by_position, self._gone, self._wanted, self._queued, self._under_way):
             part.clear()
         self._retries.clear()
+        self.retry_ns = NEVER_NS
         self._failing.clear()
         self._bytes = 0
 
@@ -198,6 +201,7 @@ class TierMessages:
             self.failures += 1
             for pair in self._end_wishes(place, lambda offset: offset == fetch.first):
                 self._retries[*pair, fetch.queue] = now_ns + RETRY_NS
+                self.retry_ns = min(self.retry_ns, now_ns + RETRY_NS)
                 self._failing.setdefault(pair, {})[fetch.queue] = fetched.failure
             return {}
         for pair in [pair for pair, whys in self._failing.items() if pair[1] == fetch.topic and fetch.queue in whys]:
@@ -241,16 +245,12 @@ class TierMessages:
         if not numbers:
             del self._numbers[batch.place]
 
-    @property
-    def retry_ns(self) -> int:
-        """When `expire` has to be called next."""
-        return min(self._retries.values(), default=NEVER_NS)
-
     def expire(self, now_ns: int) -> dict[Pair, None]:
         """Returns the pairs that may ask again."""
         due = [key for key, at_ns in self._retries.items() if at_ns <= now_ns]
         for key in due:
             del self._retries[key]
+        self.retry_ns = min(self._retries.values(), default=NEVER_NS)
         return {(group, topic): None for group, topic, _ in due}
 
     def lacks(self, pair: Pair) -> str:
