@@ -36,6 +36,7 @@ from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
+from ledgermq.node.replica.retention.retention_facts import consumed_queues
 from ledgermq.node.replica.retention.retention_rules import agreed
 from ledgermq.node.replica.shipping.shipping_wire import is_shipping
 from ledgermq.proto.control import LevelRecord, SealRecord
@@ -150,6 +151,8 @@ class Cluster:
         self.histories = Histories(self.truth)
         self.faults: Counter[str] = Counter()
         """How often each kind of fault was carried out."""
+        self.kept: set[tuple[str, str]] | None = None
+        """(consumer group, topic) pairs whose unread messages held every trim back that left nothing in the object store; None: none did."""
         self.coverage: Counter[str] = Counter()
         """What happened, besides faults."""
         self.operators: list[Operator | Upgrader] = []
@@ -726,6 +729,9 @@ class Cluster:
             if record is not None:
                 self._token += 1
                 life.calls.append(Trim(self._token, record))
+                if not stored:
+                    kept = {(group, topic) for group, topic, _ in consumed_queues(life.machine)}
+                    self.kept = kept if self.kept is None else self.kept & kept
                 self.note(f"trim to entry {record.begin_index}", station.name)
                 self._turn_soon(station)
 
