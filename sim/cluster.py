@@ -152,7 +152,7 @@ class Cluster:
         self.faults: Counter[str] = Counter()
         """How often each kind of fault was carried out."""
         self.kept: set[tuple[str, str]] | None = None
-        """(consumer group, topic) whose unread messages held back every trim that left nothing in the object store; None: there was none."""
+        """(consumer group, topic) whose unread messages held back every trim that left nothing in the object store; None: none did."""
         self.coverage: Counter[str] = Counter()
         """What happened, besides faults."""
         self.operators: list[Operator | Upgrader] = []
