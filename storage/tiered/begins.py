@@ -1,13 +1,17 @@
 """Where a log begins in the object store: as its description says, or behind what total retention has removed since, and the snapshots
 that cover what was before (format §21).
 
-Each begin and each snapshot has a key of its own. Of the begins the highest one counts, and of the snapshots the lowest one that covers it.
-So leaders that overlap, and writes that arrive late, never move the begin back, and never replace the snapshot that it needs.
+Each begin and each snapshot has a key of its own. Of the begins the highest one counts, and of the snapshots the lowest one that covers it:
+one that includes the trim record by which the log begins there. An older one may reach as far, but a replica cannot be opened with it: it
+says of each queue where that began before the trim, and the messages in between are gone. So leaders that overlap, and writes that arrive
+late, never move the begin back, and never replace the snapshot that it needs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin
@@ -47,6 +51,23 @@ def snapshot_key(where: str, applied_index: int) -> str:
 def stored_snapshots(store: ObjectStore, where: str) -> list[int]:
     """The entries up to which the snapshots in the store reach, ascending. Raises StoreFailure."""
     return sorted(at for key in store.list(f"{where}/{SNAPSHOTS}") if (at := parse_name(key.rpartition("/")[2])) is not None)
+
+
+def covers(snapshot: Mapping[str, Any], first: int) -> bool:
+    """Whether a replica whose log begins with entry `first` can be opened with this snapshot."""
+    return int(snapshot["retained"]["begin_index"]) >= first
+
+
+def covering_snapshot(store: ObjectStore, where: str, first: int, last: int | None = None) -> dict[str, Any] | None:
+    """The stored snapshot that counts for a log from entry `first` to `last` (None: wherever it ends), if there is one. Raises
+    StoreFailure, Damaged."""
+    for at in stored_snapshots(store, where):
+        if at >= first - 1 and (last is None or at <= last):
+            key = snapshot_key(where, at)
+            snapshot = sealed_json.decode(store.get(key), key)
+            if covers(snapshot, first):
+                return snapshot
+    return None
 
 
 def encode(begin: Begin) -> bytes:

@@ -24,7 +24,7 @@ from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.recovered import RECOVERY_FILE
 from ledgermq.storage.tiered import manifests
-from ledgermq.storage.tiered.begins import snapshot_key, stored_begin, stored_snapshots
+from ledgermq.storage.tiered.begins import covering_snapshot, covers, stored_begin
 from ledgermq.storage.tiered.controller_files import ControllerFiles, unpack
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
 from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
@@ -156,10 +156,14 @@ def _held(store: ObjectStore, folder: str) -> HeldLog:
 def _snapshot(store: ObjectStore, folder: str, first: int, last: int) -> dict[str, Any]:
     """The snapshot of what was before the entry `first`: of those that total retention stored, or that from when tiering began. Raises
     Refused, BadCopy, StoreFailure."""
-    fitting = [at for at in stored_snapshots(store, folder) if first - 1 <= at <= last]
-    key = snapshot_key(folder, fitting[0]) if fitting else f"{folder}/{manifests.SNAPSHOT_FILE}"
+    key = f"{folder}/{manifests.SNAPSHOT_FILE}"
     try:
-        return sealed_json.decode(store.get(key), key)
+        snapshot = covering_snapshot(store, folder, first, last)
+        if snapshot is None:
+            snapshot = sealed_json.decode(store.get(key), key)
+            if not covers(snapshot, first):
+                raise Refused(f"{store.place}/{key} is of an earlier log than what is there", "it cannot be restored; use a backup")
+        return snapshot
     except ObjectMissing as missing:
         raise Refused(f"{missing}, and the log in {folder} does not begin with entry 0", "it cannot be restored; use a backup") from missing
     except Damaged as damage:

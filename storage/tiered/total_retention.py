@@ -84,17 +84,19 @@ class TotalRetention:
     def _cover(self, index: int, last: int) -> str | None:
         """Ensure that the store has a snapshot of what is before entry `index`, and of nothing behind entry `last`. One that reaches
         further waits there until the stored files reach it, because the replica soon replaces its own."""
-        stored = [at for at in begins.stored_snapshots(self._store, self._where) if at >= index - 1]
-        if not stored:
-            own = {int(value["applied_index"]): value for value in self._snapshots()}
-            stored = sorted(at for at in own if at >= index - 1)[:1]
-            for at in stored:
-                self._put(begins.snapshot_key(self._where, at), sealed_json.encode(own[at]))
-        if not stored:
-            return "a snapshot of this node"
-        key = begins.snapshot_key(self._where, stored[0])
-        sealed_json.decode(self._store.get(key), key)
-        return None if stored[0] <= last else f"the file with entry {stored[0]}, to which the snapshot reaches"
+        snapshot = begins.covering_snapshot(self._store, self._where, index)
+        if snapshot is None:
+            own = [value for value in self._snapshots() if begins.covers(value, index)]
+            if not own:
+                return "a snapshot of this node"
+            snapshot = min(own, key=_reach)
+            self._put(begins.snapshot_key(self._where, _reach(snapshot)), sealed_json.encode(snapshot))
+        at = _reach(snapshot)
+        return None if at <= last else f"the file with entry {at}, to which the snapshot reaches"
+
+
+def _reach(snapshot: dict[str, Any]) -> int:
+    return int(snapshot["applied_index"])
 
 
 def _base(key: str, where: str) -> int | None:

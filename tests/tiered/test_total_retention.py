@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ledgermq.node.replica.background.file_carrier import FileCarrier
 from ledgermq.node.replica.maintenance.tiering import TOTAL_EVERY_S
 from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin
@@ -57,6 +58,14 @@ def test_nothing_is_due_in_an_empty_store() -> None:
     assert due([], TotalLimits(max_bytes=1), 1, SIZE) is None
 
 
+def keep_definitions(one: TieredStage) -> None:
+    """Without these nothing is restored."""
+    controller = Path(one.stage.config.data) / "controller"
+    controller.mkdir(exist_ok=True)
+    (controller / "journal").write_bytes(b"definitions")
+    one.tiering.keep_controller()
+
+
 class Kept:
     """A store with six files, all but the last of which the local log no longer has, and the snapshots of the replica."""
 
@@ -67,10 +76,7 @@ class Kept:
         one.retain()
         one.stage.grow(2)
         one.carry_all()
-        controller = Path(one.stage.config.data) / "controller"
-        controller.mkdir(exist_ok=True)
-        (controller / "journal").write_bytes(b"definitions")
-        one.tiering.keep_controller()
+        keep_definitions(one)
         group = one.stage.driver.group
         self.objects = dict(one.store.objects)
         self.where = manifests.folder("g1", group.store.identity.log_id)
@@ -211,6 +217,44 @@ def test_a_snapshot_must_not_reach_behind_the_last_stored_file(kept: Kept) -> No
     assert [sealed_json.decode(store.objects[key], key) for key in store.objects if "/snapshots/" in key] == [late]
     snapshots.clear()
     assert TotalRetention(kept.store(), kept.where, lambda: snapshots, store.put).remove(begin, 0) == "a snapshot of this node"
+
+
+def test_a_snapshot_from_before_a_trim_covers_no_later_begin(tmp_path: Path) -> None:
+    """It may reach as far, but it says of each queue where that began before: a node could not open the restored log with it."""
+    one = TieredStage(tmp_path / "node", files=2)
+    one.carry_all()
+    one.retain()
+    one.stage.grow(2)
+    one.carry_all()
+    keep_definitions(one)
+    driver, group = one.stage.driver, one.stage.driver.group
+    own = lambda: [value for _, value in read_snapshots(DISK, group.store.state_directory)]  # noqa: E731
+    for _ in range(2):
+        driver.hosted.running.snapshot_soon()
+        driver.turn(elapsed_ns=30_000_000_000)
+        driver.keep()
+    early = own()[0]
+    where = manifests.folder("g1", group.store.identity.log_id)
+    one.store.put(begins.snapshot_key(where, early["applied_index"]), sealed_json.encode(early))
+    one.retain()
+    one.stage.grow(2)
+    one.carry_all()
+    reader = one.tiering.reader("g1")
+    assert reader is not None
+    begin, last = reader.files[2].behind, reader.files[-1].last
+    assert early["retained"]["begin_index"] < begin.index <= early["applied_index"] + 1, "it reaches as far"
+    carrier = FileCarrier(one.store, DISK, "g1", group.store.identity.log_id, 1e9)
+    assert not carrier.keep_snapshot(group.store.state_directory, own()[0]["retained"]["begin_index"] + 1)
+    assert TotalRetention(one.store, where, lambda: [early], one.store.put).remove(begin, last) == "a snapshot of this node"
+    assert TotalRetention(one.store, where, own, one.store.put).remove(begin, last) is None
+    held = restored(one.store, tmp_path / "again")
+    assert held.stored.begin == begin and held.snapshot is not None and held.snapshot["retained"]["begin_index"] >= begin.index
+    again = Driver(single(tmp_path / "again", group={"data_file_bytes": "64KiB"}))
+    again.turn()
+    assert again.group.machine.end("t", 0) > 0
+    again.crash()
+    asyncio.run(one.tiering.stop())
+    one.stage.close()
 
 
 @pytest.fixture

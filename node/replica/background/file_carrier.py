@@ -21,7 +21,7 @@ from ledgermq.storage.errors import Damaged, StorageError
 from ledgermq.storage.mapped_files import parse_name
 from ledgermq.storage.snapshot import read_snapshots
 from ledgermq.storage.tiered import index_part, manifests
-from ledgermq.storage.tiered.begins import stored_begin
+from ledgermq.storage.tiered.begins import covers, stored_begin
 from ledgermq.storage.tiered.index_part import IndexBuilder, IndexPart, WrongEntries
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
 from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
@@ -219,7 +219,7 @@ class FileCarrier:
         except Damaged as damage:
             log.error("the object store holds something wrong", group=self._group, reason=str(damage), remedy="it is uploaded again")
         for _, value in read_snapshots(self._disk, state_directory):
-            if int(value["applied_index"]) >= begin_index - 1:
+            if covers(value, begin_index):
                 self.put_and_compare(key, sealed_json.encode(value))
                 return True
         return False
