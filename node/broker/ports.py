@@ -317,10 +317,6 @@ class Messages(Protocol):
         """The hash of a tag as stored in consume queues."""
         ...
 
-    def message_group(self, physical_offset: int, size: int) -> str:
-        """The message group of one message record; empty if it has none."""
-        ...
-
     def index_at(self, physical_offset: int) -> int:
         """The index of the entry that begins at this physical offset."""
         ...

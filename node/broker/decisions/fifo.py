@@ -98,18 +98,18 @@ class MessageGroups:
         order = self._orders.get(key)
         if order is None:
             order = self._orders[key] = QueueOrder()
-            queue = self._delivery.queues.get(key)
-            self._unnamed[key] = {} if queue is None else dict.fromkeys(queue.rows)
-        unnamed = self._unnamed.get(key)
-        if unnamed is not None:
-            for offset in list(unnamed):
-                name = self._name_of(key, offset)
-                if name is None:
-                    # One message is fetched at a time. While it does not come, the others must not cost every turn that looks here.
-                    return None
-                order.add(offset, name)
-                del unnamed[offset]
-            del self._unnamed[key]
+            if key in self._delivery.queues:
+                self._unnamed[key] = dict.fromkeys(self._delivery.queues[key].rows)
+        unnamed = self._unnamed.get(key, {})
+        while unnamed:
+            offset = next(iter(unnamed))
+            name = self._name_of(key, offset)
+            if name is None:
+                # One message is fetched at a time. While it does not come, the others must not cost every turn that looks here.
+                return None
+            order.add(offset, name)
+            del unnamed[offset]
+        self._unnamed.pop(key, None)
         return order
 
     def unnamed(self, key: QueueKey) -> Iterable[int]:

@@ -71,17 +71,22 @@ class FifoJob(Job):
         """In each message group whose lowest message is visible again: take it and those behind it, up to the first that is leased."""
         key = self._key(queue)
         ready = set(self._clock.ready(key))
-        order = self._groups.order(key) if ready else None
+        if not ready:
+            return
+        order = self._groups.order(key)
+        if order is None:
+            return
         begin, absent = self._messages.begin(key[1], queue), self.absent
-        for head in () if order is None else order.heads():
+        for head in order.heads():
             if head < begin and self.absent > absent:
+                # One message of a queue is asked for at a time. While it does not come, the others must not cost every turn.
                 continue
             if self.full():
                 return
             if self._enough():
                 self.pick.more = True
                 return
-            if order is not None and head in ready:
+            if head in ready:
                 name = str(order.name(head))
                 self._take_group(key, name, order.groups[name], ready)
 

@@ -1,8 +1,9 @@
 """Messages that only the object store has: the leader asks for them in batches, and has those of the last batches at hand.
 
-Invariant: what is at hand are committed messages at their offsets, so that a batch stays true under every leader and after every trim. A
-message counts as gone only if the store was read and begins behind it; a store that fails tells nothing. Nothing here waits: whoever needs
-a message that is not at hand asks for it (`want`), leaves it, and is woken when it may be there.
+Invariant: a batch at hand consists of committed messages at their offsets, so it stays valid under every leader and after every trim. A
+message counts as removed only after a node has read where the store begins, and that is behind the message. A fetch that fails decides
+nothing. No call blocks: a decision that needs a message which is not at hand asks for it (`want`) and leaves it out. The pair is woken when
+the fetch has ended.
 
 Memory is bounded (I11): the batches at hand and those under way have at most `BYTES_MAX`, unless a single message is longer. Each consumer
 group has at most one wish for a queue, and at most `FETCHES_MAX` are under way; the others follow in their order.
@@ -140,9 +141,7 @@ class TierMessages:
         return fetched.record[split_record(fetched.record)[3] :]
 
     def message_group(self, physical_offset: int, size: int) -> str:
-        fetched = self._fetched(physical_offset)
-        if fetched is None:
-            return self._machine.message_group(physical_offset, size)
+        """The message group of one message record; empty if it has none."""
         return parse(self.properties(physical_offset, size)).get(MESSAGE_GROUP, "")
 
     def index_at(self, physical_offset: int) -> int:

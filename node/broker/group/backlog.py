@@ -104,7 +104,7 @@ def _oldest(machine: Machine, offsets: Mapping[tuple[str, int], int], now_ms: in
 
 
 def latest_ms(machine: Machine, topic: str, queue: int, offset: int, stored_ms: StoredMs) -> int:
-    """When a message was stored. For one that only the object store has: at the latest."""
+    """The store time of a message on the disks. For one that only the object store has, the earliest time that is known to be later."""
     first = max(offset, machine.begin(topic, queue))
     if first < machine.end(topic, queue):
         return stored_ms(topic, queue, first)

@@ -28,9 +28,7 @@ from ledgermq.node.broker.state.transactions import HALF_QUEUE, Transactions
 from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash, split_record
 from ledgermq.proto.levels import FIRST_LEVEL
-from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import HALF_TOPIC, LITE_SEPARATOR, parent_of, stored_name
-from ledgermq.proto.properties import MESSAGE_GROUP, parse
 from ledgermq.proto.types import I32, I64, GroupConfig, ReplicaStatus, TopicConfig, TopicKind
 
 _STORE_MS_IN_RECORD = slice(56, 64)
@@ -191,10 +189,6 @@ class State:
         """The property string of one message record; its body is not copied."""
         record = self._read_record(physical_offset, size)
         return bytes(record[split_record(record)[3] :])
-
-    def message_group(self, physical_offset: int, size: int) -> str:
-        """The message group of one message record; empty if it has none."""
-        return parse(decode_record(self.record(physical_offset, size)).properties).get(MESSAGE_GROUP, "")
 
     def tags_code(self, tag: str) -> int:
         """The hash of a tag as stored in consume queues."""
