@@ -405,7 +405,8 @@ def test_late_and_foreign_answers_have_no_effect() -> None:
 
 
 def test_an_answer_to_a_former_life_is_no_answer() -> None:
-    """A replica that was opened again in the same process counts its fetches from 1 again, for other messages."""
+    """A replica that was opened again in the same process counts its fetches from 1 again, for other messages. Nor is one for the same
+    message that was asked for at another time."""
     former = made(queues=2)
     for number in range(10):
         former.send(f"other{number}", queue=1)
@@ -423,6 +424,7 @@ def test_an_answer_to_a_former_life_is_no_answer() -> None:
     (fetch,) = bench.tier.pending
     assert (fetch.queue, fetch.number) == (1, late.fetch.number) and late.fetch.queue == 0
     bench.turn(late)
+    bench.turn(TierFetched(replace(fetch, number=fetch.number + 1), fetch.first + 5))
     assert call.token not in bench.done
     bench.tier.held = False
     bench.turn()
