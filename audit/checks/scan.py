@@ -160,7 +160,7 @@ class Scan:
             self._unreadable(error)
             return
         try:
-            digests = bytewise.Digests()
+            digests = bytewise.Digests(self._kernel)
             if isinstance(file, StoredObject):
                 # An object is fetched once, so it is digested in the same pass.
                 file.watch(digests.add)

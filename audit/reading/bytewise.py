@@ -11,6 +11,7 @@ import numpy as np
 
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, SECTOR, crc
 from ledgermq.audit.reading.files import open_file
+from ledgermq.audit.reading.native import KERNEL, Kernel
 from ledgermq.audit.reading.trees import EntriesTree
 
 READ_MAX = 64 << 20
@@ -79,7 +80,7 @@ def digest(path: str, limit: int) -> str:
 def entries_root(path: str, end: int) -> str:
     """The root over the entries in the first `end` bytes of a file, in hexadecimal; empty if these bytes are not exactly entries. Raises
     OSError."""
-    tree = EntriesTree()
+    tree = EntriesTree(KERNEL)
     with open_file(path) as file:
         for offset in range(0, end, 4 * CHUNK):
             tree.add(file.pread(min(4 * CHUNK, end - offset), offset))
@@ -89,9 +90,9 @@ def entries_root(path: str, end: int) -> str:
 class Digests:
     """Digest and tree of a log file that passes through from front to back, in pieces of whole chunks but for the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: Kernel | None) -> None:
         self._whole = hashlib.sha256()
-        self._tree = EntriesTree()
+        self._tree = EntriesTree(kernel)
 
     def add(self, piece: bytes) -> None:
         for at in range(0, len(piece), CHUNK):

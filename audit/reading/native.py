@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ledgermq_native.audit_scan import Clean
 
 PYTHON = "python"
+FUNCTIONS = ("scan", "find", "grow_tree")
+"""What `Kernel` has. A package that was built from older sources of the same version lacks some."""
 Wanted = Sequence[tuple[bytes, int | None]]
 
 
@@ -39,6 +41,8 @@ class Kernel(Protocol):
 
     def find(self, window: bytes, *, pos: int, room: int) -> tuple[bytes, bytes, int, bool, int] | None: ...
 
+    def grow_tree(self, towers: Sequence[tuple[int, bytes]], data: bytes) -> tuple[list[tuple[int, bytes]], int, bool]: ...
+
 
 def _find() -> tuple[Kernel | None, str]:
     """The compiled scan, if it is used; and the name of the scan that is used."""
@@ -49,7 +53,8 @@ def _find() -> tuple[Kernel | None, str]:
         from ledgermq_native import audit_scan
     except ImportError:
         return None, PYTHON
-    return (audit_scan, f"ledgermq-native {found}") if found == __version__ else (None, PYTHON)
+    fits = found == __version__ and all(hasattr(audit_scan, name) for name in FUNCTIONS)
+    return (audit_scan, f"ledgermq-native {found}") if fits else (None, PYTHON)
 
 
 KERNEL, SCAN = _find()

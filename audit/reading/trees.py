@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from ledgermq.audit.reading.decode import ENTRY_BYTES_MIN, ENTRY_MAGIC
+from ledgermq.audit.reading.native import Kernel
 
 _MAGIC = ENTRY_MAGIC.to_bytes(4, "big")
 
@@ -12,7 +13,8 @@ _MAGIC = ENTRY_MAGIC.to_bytes(4, "big")
 class EntriesTree:
     """The tree over the entries of a log file that passes through in pieces, up to the first place where no entry lies."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: Kernel | None) -> None:
+        self._kernel = kernel
         self._towers: list[tuple[int, bytes]] = []
         """(height, root) of perfect trees, the highest first."""
         self._held = b""
@@ -23,7 +25,16 @@ class EntriesTree:
         """Add the bytes behind those of the last call."""
         if self._stuck:
             return
-        data, at = self._held + piece, 0
+        data, kernel = self._held + piece, self._kernel
+        if kernel is None:
+            at = self._grow(data)
+        else:
+            self._towers, at, self._stuck = kernel.grow_tree(self._towers, data)
+        self._held, self._end = data[at:], self._end + at
+
+    def _grow(self, data: bytes) -> int:
+        """Add the entries that lie whole in `data`. Returns the place behind them."""
+        at = 0
         while at + 8 <= len(data):
             size = int.from_bytes(data[at + 4 : at + 8], "big")
             if data[at : at + 4] != _MAGIC or not ENTRY_BYTES_MIN <= size < 1 << 27:
@@ -33,7 +44,7 @@ class EntriesTree:
                 break
             self._add_leaf(hashlib.sha256(b"\x00" + data[at : at + size]).digest())
             at += size
-        self._held, self._end = data[at:], self._end + at
+        return at
 
     def root(self, end: int) -> str:
         """In hexadecimal; empty unless exactly the first `end` bytes are entries."""

@@ -23,7 +23,7 @@ class Counting:
 
     def __init__(self, kernel: Kernel | None) -> None:
         assert kernel is not None
-        self.kernel, self.asked, self.taken = kernel, 0, 0
+        self.kernel, self.asked, self.taken, self.grown = kernel, 0, 0, 0
 
     def scan(self, window: bytes, **given: Any) -> Any:
         found = self.kernel.scan(window, **given)
@@ -33,6 +33,10 @@ class Counting:
 
     def find(self, window: bytes, *, pos: int, room: int) -> Any:
         return self.kernel.find(window, pos=pos, room=room)
+
+    def grow_tree(self, towers: Sequence[tuple[int, bytes]], data: bytes) -> Any:
+        self.grown += 1
+        return self.kernel.grow_tree(towers, data)
 
 
 def report_of(task: LogFile, kernel: Kernel | None, window_bytes: int) -> dict[str, Any]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -25,6 +28,7 @@ from ledgermq.audit.checks.scan import LogReport, Scan, scan
 from ledgermq.audit.jobs import audit
 from ledgermq.audit.reading import native
 from ledgermq.audit.reading.native import KERNEL, PYTHON, SCAN
+from ledgermq.audit.reading.trees import EntriesTree
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.report import as_json, as_text
 from tests.audit.both_scans import Counting, built, differences, report_of, tasks_of
@@ -101,6 +105,39 @@ def test_windows_in_order_have_no_columns_and_others_have(tmp_path: Path) -> Non
 
 
 # Damage
+
+
+@built
+@pytest.mark.parametrize("seed", range(40))
+def test_trees_over_any_bytes_are_equal(seed: int) -> None:
+    """Of entries of any size, cut anywhere, mostly with one wrong byte; the root is there only if nothing but entries lies before the end."""
+    rng = random.Random(seed)
+    sizes = [rng.choice((139, 140, 400, 2000)) for _ in range(rng.randrange(40))]
+    data = bytearray(b"".join(struct.pack(">iI", 1, size) + rng.randbytes(size - 8) for size in sizes))
+    whole = seed % 4 == 0 or not data
+    if not whole:
+        at = rng.choice((sum(sizes[: rng.randrange(len(sizes))]) + rng.randrange(8), rng.randrange(len(data))))
+        data[at] ^= 1 << rng.randrange(8)
+    trees = EntriesTree(None), EntriesTree(KERNEL)
+    cuts = sorted(rng.choices(range(len(data) + 1), k=seed % 7))
+    for start, end in pairwise([0, *cuts, len(data)]):
+        for tree in trees:
+            tree.add(bytes(data[start:end]))
+        assert [tree.root(end) for tree in trees] == [trees[0].root(end)] * 2
+    one, other = (vars(tree) for tree in trees)
+    assert all(one[name] == other[name] for name in ("_towers", "_held", "_end", "_stuck"))
+    assert bool(trees[1].root(len(data))) == bool(data) or not whole
+
+
+@built
+@pytest.mark.parametrize("size", [0, 138, 139, (1 << 27) - 1, 1 << 27, 1 << 31])
+def test_trees_refuse_the_same_sizes(size: int) -> None:
+    """Below the smallest entry, and where a reader would collect bytes without end; zeros behind a whole entry are none either."""
+    trees = EntriesTree(None), EntriesTree(KERNEL)
+    for tree in trees:
+        tree.add(struct.pack(">iI", 1, size) + bytes(200))
+    assert [tree._stuck for tree in trees] == [not 139 < size < 1 << 27] * 2
+    assert trees[0]._towers == trees[1]._towers and bool(trees[0]._towers) == (size == 139)
 
 
 def remade(data: bytearray, writer: Writer, levels: Sequence[str], changed: int) -> None:
@@ -294,10 +331,18 @@ def test_the_report_says_which_scan_ran(tmp_path: Path) -> None:
 
 
 def test_the_package_is_used_only_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not under LEDGERMQ_PURE, and not in another version."""
+    """Not under LEDGERMQ_PURE, not in another version, and not if it was built from older sources."""
+    package, compiled = ModuleType("ledgermq_native"), ModuleType("audit_scan")
+    package.__dict__.update(__version__=native.__version__, audit_scan=compiled)
+    compiled.__dict__.update(dict.fromkeys(native.FUNCTIONS))
+    monkeypatch.setitem(sys.modules, "ledgermq_native", package)
     monkeypatch.setenv("LEDGERMQ_PURE", "1")
     assert native._find() == (None, PYTHON)
     monkeypatch.delenv("LEDGERMQ_PURE")
+    assert native._find() == (compiled, f"ledgermq-native {native.__version__}")
+    del compiled.__dict__["grow_tree"]
+    assert native._find() == (None, PYTHON)
+    compiled.__dict__["grow_tree"] = None
     monkeypatch.setattr(native, "__version__", "0.0.0")
     assert native._find() == (None, PYTHON)
 

@@ -25,6 +25,7 @@ TWINS = {
     "entries.grow_tree": ("ledgermq.proto.entries_tree", "tests.proto.test_entries_tree"),
     "audit_scan.scan": ("ledgermq.audit.checks.scan", "tests.audit.both_scans"),
     "audit_scan.find": ("ledgermq.audit.reading.walk", "tests.audit.both_scans"),
+    "audit_scan.grow_tree": ("ledgermq.audit.reading.trees", "tests.audit.both_scans"),
     "front.Front": ("ledgermq.node.process.client_port", "tests.node.test_node_call_servers"),
 }
 """Function → the module that calls it or its twin, and the tests that run both. The twin of the front is grpc.aio."""

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,14 @@ import obstore
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
+from ledgermq.audit import works
+from ledgermq.audit.checks.scan import Scan, scan
 from ledgermq.audit.reading import objects
+from ledgermq.audit.reading.native import KERNEL
 from ledgermq.audit.reading.objects import StoreAccess
+from ledgermq.audit.reading.trees import EntriesTree
 from ledgermq.audit.spark.source import LedgermqSource, PushingReader, ViewReader
+from tests.audit.both_scans import Counting, built
 from tests.tiered.stored_objects import URL, Case, Stored, copied, serve
 from tests.tiered.test_tiered_carrying import SIZE
 
@@ -91,6 +97,23 @@ def test_each_stored_file_is_a_partition_and_planning_reads_none(case: Case, mon
     assert plan(to_index=str(last)) == [0, SIZE]
     assert plan(from_ms=str(last_ms + 1)) == [] and plan(to_ms=str(last_ms)) == plan()
     assert plan(EqualTo(("replica",), "n1")) == []
+
+
+@built
+def test_the_work_of_python_for_a_stored_file_does_not_grow_with_its_entries(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the compiled scan, of a file in order: one call for each part that is fetched and each window, and nothing for an entry."""
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("Python went through the entries")
+
+    monkeypatch.setattr(EntriesTree, "_grow", refused)
+    monkeypatch.setattr(Scan, "_check", refused)
+    counting = Counting(KERNEL)
+    monkeypatch.setattr(works, "scan", partial(scan, kernel=counting))
+    share = reader_of(case, "segments", local=False).partitions()[0]
+    report = works.look(works.Work(share.directory, share.task, works.STORED)).log
+    assert report is not None and report.root and report.entries > 10 and not report.flaws
+    assert (counting.asked, counting.grown) == (1, 1)
 
 
 def test_filters_do_not_choose_another_replica(case: Case) -> None:

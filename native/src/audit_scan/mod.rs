@@ -5,11 +5,13 @@
 
 mod bytes;
 mod record;
+mod tree;
 mod window;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use tree::Tower;
 use window::{Noted, Start};
 
 /// A window in which every entry is in order. Row numbers count its entries; places are bytes of the window.
@@ -155,6 +157,20 @@ fn find<'py>(
     Some((columns.0, columns.1, found.stop, found.more, found.needed))
 }
 
+/// Height and root of perfect trees, the place behind the last entry, whether something else than an entry begins there.
+type Grown<'py> = (Vec<(u32, Bound<'py, PyBytes>)>, usize, bool);
+
+/// Add the entries that lie whole in `data`, from its start on, to perfect trees, the highest first.
+#[pyfunction]
+fn grow_tree<'py>(py: Python<'py>, towers: Vec<Tower>, data: &Bound<'py, PyBytes>) -> Grown<'py> {
+    let (mut towers, data) = (towers, data.as_bytes());
+    let (stop, stuck) = py.detach(|| tree::grow(&mut towers, data));
+    let towers = towers
+        .iter()
+        .map(|(height, root)| (*height, PyBytes::new(py, root)));
+    (towers.collect(), stop, stuck)
+}
+
 fn to_python(py: Python<'_>, found: window::Window<'_>) -> PyResult<Clean> {
     let bytes = |data: &[u8]| PyBytes::new(py, data).unbind();
     let topics: Vec<Py<PyBytes>> = found.topics.iter().map(|topic| bytes(topic)).collect();
@@ -235,6 +251,7 @@ pub fn module(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     let module = PyModule::new(py, "audit_scan")?;
     module.add_function(wrap_pyfunction!(scan, &module)?)?;
     module.add_function(wrap_pyfunction!(find, &module)?)?;
+    module.add_function(wrap_pyfunction!(grow_tree, &module)?)?;
     module.add_class::<Clean>()?;
     module.add_class::<Queue>()?;
     module.add_class::<Producer>()?;

@@ -7,10 +7,10 @@ use super::record::{self, Around, NativeId, Record};
 
 const HEADER_BYTES: usize = 48;
 /// A header and the smallest record.
-const ENTRY_BYTES_MIN: usize = HEADER_BYTES + 91;
+pub const ENTRY_BYTES_MIN: usize = HEADER_BYTES + 91;
 /// Every file ends with a blank of at least this size, or could.
 const BLANK_BYTES_MIN: usize = 8;
-const MAGIC: i32 = 1;
+pub const MAGIC: i32 = 1;
 const INDEX_UNIT_BYTES: usize = 32;
 pub const QUEUE_UNIT_BYTES: usize = 20;
 /// Indexes from here on are damage.
