@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.stored_spark import fill, tasks_in
+from bench.stored_spark import alter, fill, judged, linked, tasks_in
 from ledgermq.audit.spark.source import LedgermqSource
 from tests.tiered.fake_store import FakeStore
 from tests.tiered.stored_objects import URL, serve
@@ -25,18 +26,54 @@ def test_work_is_told_from_what_scheduling_adds(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("\n".join(lines))
     found = tasks_in(tmp_path / "log", 2)
     assert (found["tasks"], found["executors"], found["fewest_of_an_executor"]) == (2, 2, 1)
-    assert (found["work_ms_per_task"], found["added_ms_per_task"], found["stage_s"], found["cores_in_use"]) == (350, 100, 0.6, 1.17)
+    assert (found["work_ms_per_task"], found["added_ms_per_task"], found["stage_s"]) == (350, 100, 0.6)
 
 
-def test_every_stored_file_of_every_group_is_a_task_of_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted, not timed: tasks are files, each reads its file, and nothing in it is wrong."""
-    store = FakeStore()
-    filled = fill(store, tmp_path / "n1", files=2, groups=2, file_bytes=256 << 10)
+def rows_of(monkeypatch: pytest.MonkeyPatch, store: FakeStore) -> list[dict[str, Any]]:
+    """The table `segments` of the store: one row of each task."""
     serve(monkeypatch, store)
     source = LedgermqSource({"view": "segments", "store": URL})
     reader = source.reader(source.schema())
-    shares = reader.partitions()
-    rows = [row for share in shares for batch in reader.read(share) for row in batch.to_pylist()]
-    assert len(shares) == len(rows) == filled["tasks"] == 4
-    assert {row["bytes"] for row in rows} == {256 << 10} and sum(row["entries"] for row in rows) == filled["entries"]
-    assert [row["flaws"] for row in rows] == [0] * 4 and {row["kind"] for row in rows} == {"stored"}
+    found = [[row for batch in reader.read(share) for row in batch.to_pylist()] for share in reader.partitions()]
+    assert {len(rows) for rows in found} == {1}
+    return [rows[0] for rows in found]
+
+
+def test_every_stored_file_of_every_group_is_a_task_of_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: tasks are files, each reads its file and nothing in it is wrong; then one byte of one object changes, and that
+    object is named. The groups after the first one upload no file."""
+    store = FakeStore()
+
+    def repeat(key: str, of: str) -> None:
+        store.objects[key] = store.objects[of]
+
+    filled = fill(store, tmp_path / "n1", 2, 3, 128 << 10, repeat)
+    assert store.requests == {"put": 2 + 3, "put_parts": 2, "complete": 2}
+    found = judged(rows_of(monkeypatch, store))
+    assert found == {**filled, "bytes": 6 * (128 << 10), "wrong": []} and filled["tasks"] == 6
+    [name] = [key for key in store.keys(".log") if key.startswith("g1/") and "/00000000000000131072-" in key]
+    data = store.objects[name]
+    for at in (5, 60_000, len(data) - 1):
+        store.objects[name] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        assert judged(rows_of(monkeypatch, store)) == {**found, "wrong": [name]}
+
+
+def test_a_file_that_could_not_be_read_is_no_result() -> None:
+    row = {"file": None, "report": json.dumps({"log": None, "lost": "the store did not answer"})}
+    with pytest.raises(RuntimeError, match="the store did not answer"):
+        judged([row])
+
+
+def test_another_digest_is_wrong_even_without_a_flaw() -> None:
+    rows = [{"file": f"g/l/0-{name}.log", "bytes": 1, "entries": 1, "flaws": 0, "report": '{"log": {"sha256": "aa"}}'} for name in ("aa", "bb")]
+    assert judged(rows)["wrong"] == ["g/l/0-bb.log"]
+
+
+def test_objects_of_the_same_bytes_share_them_until_one_is_altered(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"abc")
+    linked(tmp_path)("two", "one")
+    linked(tmp_path)("three", "one")
+    assert (tmp_path / "one").stat().st_nlink == 3
+    alter(tmp_path / "two", 1, tmp_path / "copy")
+    assert [(tmp_path / name).read_bytes() for name in ("one", "two", "three")] == [b"abc", b"acc", b"abc"]
+    assert not (tmp_path / "copy").exists()
