@@ -72,8 +72,8 @@ def run(
 def fill(
     store: ObjectStore, directory: Path, files: int, groups: int, file_bytes: int, repeat: Callable[[str, str], None]
 ) -> dict[str, int]:
-    """Write a log of some files, and store it under the name of each group. `repeat(key, of)` stores the same bytes again. Returns the number
-    of stored files and of their entries."""
+    """Write a log of some files, and store it under the name of each group. `repeat(key, of)` stores the same bytes again. Returns the
+    number of stored files and of their entries."""
     replica = StoredReplica(directory, file_bytes, 1 << 22)
     log, number = replica.store.log, 0
     replica.append(1, term_start(1), CREATED_MS)
@@ -105,8 +105,8 @@ def fill(
 
 
 def linked(place: Path) -> Callable[[str, str], None]:
-    """Store the same bytes again as a link to the same file of the server, below whose folder `place` the objects lie: any number of objects
-    needs the disk of one."""
+    """Store the same bytes again as a link to the same file of the server, below whose folder `place` the objects lie: any number of
+    objects needs the disk of one."""
     return lambda key, of: os.link(place / of, place / key)
 
 
@@ -239,9 +239,10 @@ def cluster(directory: Path, workers: int, share: float | None = None) -> Iterat
     with ExitStack() as parts:
         parts.enter_context(part("master", "I have been elected leader", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"))
         for number in range(workers):
-            own = ("--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(directory / f"w{number}"))
+            own = ("--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0")
+            place = ("--work-dir", str(directory / f"w{number}"))
             within = None if share is None else parts.enter_context(limited(f"w{number}", share))
-            parts.enter_context(part("worker", "Successfully registered", master, *own, within=within))
+            parts.enter_context(part("worker", "Successfully registered", master, *own, *place, within=within))
         yield master
 
 
@@ -264,8 +265,9 @@ def part(role: str, until: str, *arguments: str, within: Path | None = None) -> 
 
 @contextmanager
 def limited(name: str, share: float) -> Iterator[Path]:
-    """A control group whose processes together get this share of a core; they end with the block. Raises OSError if this process cannot make
-    one: with version 2 the group of this process must hand the controller `cpu` down, which only groups without processes and the root may."""
+    """A control group whose processes together get this share of a core; they end with the block. Raises OSError if this process cannot
+    make one: with version 2 the group of this process must hand the controller `cpu` down, which only the root and groups without
+    processes may."""
     groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     controllers, own = next(((names, path) for _, names, path in groups if "cpu" in names.split(",")), ("", groups[-1][2]))
     group = Path("/sys/fs/cgroup", controllers, own.lstrip("/"), f"ledgermq-bench-{os.getpid()}-{name}")

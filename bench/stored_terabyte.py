@@ -1,8 +1,8 @@
-"""Every entry and digest of a terabyte in an object store, verified on Spark, with one altered byte in it: `python -m bench.stored_terabyte DIR`.
+"""`python -m bench.stored_terabyte DIR`: every entry and digest of a terabyte in an object store, verified on Spark.
 
-Two log files lie in the store under the names of many broker groups, as links to the same bytes, so that DIR needs a few GB. Each is a
-task of its own, which fetches its whole object through the S3 API. The groups are verified in portions, and DIR remembers those that are
-done: the command continues where it was stopped. At the end exactly the altered object must have been found.
+Two log files lie in the store under the names of many broker groups, as links to the same bytes, so that DIR needs a few GB; one object has
+an altered byte. Each is a task of its own, which fetches its whole object through the S3 API. The groups are verified in portions, and DIR
+remembers those that are done: the command continues where it was stopped. At the end exactly the altered object must have been found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.audit_scan import most_memory
 from bench.stored_spark import COLUMNS, PREFIX, alter, busy_s, cluster, fill, in_process, judged, linked, options_of
 from ledgermq.storage.tiered.s3 import S3ObjectStore
 
@@ -70,7 +69,7 @@ def verify_all(home: Path, options: dict[str, str], made: dict[str, Any], at_onc
         finally:
             session.stop()
     sums = {name: round(sum(portion[name] for portion in done), 1) for name in ("tasks", "entries", "bytes", "seconds", "core_s")}
-    return {**sums, "wrong": sorted(name for portion in done for name in portion["wrong"]), "driver_python_mib": most_memory("self")}
+    return {**sums, "wrong": sorted(name for portion in done for name in portion["wrong"])}
 
 
 def say(text: str) -> None:

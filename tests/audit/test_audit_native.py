@@ -110,7 +110,7 @@ def test_windows_in_order_have_no_columns_and_others_have(tmp_path: Path) -> Non
 @built
 @pytest.mark.parametrize("seed", range(40))
 def test_trees_over_any_bytes_are_equal(seed: int) -> None:
-    """Of entries of any size, cut anywhere, mostly with one wrong byte; the root is there only if nothing but entries lies before the end."""
+    """Of entries of any size, cut anywhere, mostly with one wrong byte. A root needs that nothing but entries lies before the end."""
     rng = random.Random(seed)
     sizes = [rng.choice((139, 140, 400, 2000)) for _ in range(rng.randrange(40))]
     data = bytearray(b"".join(struct.pack(">iI", 1, size) + rng.randbytes(size - 8) for size in sizes))

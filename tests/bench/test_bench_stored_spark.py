@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.stored_spark import alter, fill, judged, linked, tasks_in
+from bench.stored_spark import alter, fill, judged, limited, linked, tasks_in, why_unlimited
 from ledgermq.audit.spark.source import LedgermqSource
 from tests.tiered.fake_store import FakeStore
 from tests.tiered.stored_objects import URL, serve
@@ -64,9 +66,10 @@ def test_a_file_that_could_not_be_read_is_no_result() -> None:
         judged([row])
 
 
-def test_another_digest_is_wrong_even_without_a_flaw() -> None:
-    rows = [{"file": f"g/l/0-{name}.log", "bytes": 1, "entries": 1, "flaws": 0, "report": '{"log": {"sha256": "aa"}}'} for name in ("aa", "bb")]
-    assert judged(rows)["wrong"] == ["g/l/0-bb.log"]
+def test_a_flaw_or_another_digest_is_wrong() -> None:
+    row = {"bytes": 1, "entries": 1, "report": '{"log": {"sha256": "aa"}}'}
+    cases = (("0-aa", 0), ("1-bb", 0), ("2-aa", 1))
+    assert judged([{**row, "file": f"{name}.log", "flaws": flaws} for name, flaws in cases])["wrong"] == ["1-bb.log", "2-aa.log"]
 
 
 def test_objects_of_the_same_bytes_share_them_until_one_is_altered(tmp_path: Path) -> None:
@@ -77,3 +80,20 @@ def test_objects_of_the_same_bytes_share_them_until_one_is_altered(tmp_path: Pat
     alter(tmp_path / "two", 1, tmp_path / "copy")
     assert [(tmp_path / name).read_bytes() for name in ("one", "two", "three")] == [b"abc", b"acc", b"abc"]
     assert not (tmp_path / "copy").exists()
+
+
+def test_processes_end_with_the_group_that_limits_them(tmp_path: Path) -> None:
+    """Where this machine cannot limit them, it says so: a benchmark tells the reason instead of a share."""
+    reason = why_unlimited()
+    if reason:
+        assert "ledgermq-bench" in reason
+        return
+    with limited("test", 0.5) as group:
+        command = ["sh", "-c", 'echo $$ > "$0" && echo joined && exec sleep 60', str(group / "cgroup.procs")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline() == "joined\n"
+        assert (group / "cgroup.procs").read_text().split() == [str(process.pid)]
+        limits = [group / name for name in ("cpu.cfs_quota_us", "cpu.max")]
+        assert [limit.read_text().split()[0] for limit in limits if limit.exists()] == ["50000"]
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL and not group.exists()
