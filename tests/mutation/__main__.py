@@ -3,7 +3,8 @@
 Judges every mutant (`mutants.py`) by the fast tests of its area (`judging.py`), one at a time. `results.json` keeps what was found,
 function by function, and a run goes on where the last one ended: a function that is as it was is not judged again, except for mutants
 that are left without a row in `explained.json`, because a new test, or with `--slowest` a longer one, may find them. `--fresh` judges
-everything again: do that after tests were removed or made weaker.
+everything again: do that after tests were removed or made weaker. `--tests` judges by these tests alone: those of one module find most of
+its mutants, and only what they leave needs the measurement of all tests of the area, which a later run without the option makes.
 
 Every mutant that is left has a row in `explained.json`: why no test needs to find it. The exit status is 1 if a row is missing, or if a
 row explains a mutant that was found or does not exist.
@@ -30,7 +31,10 @@ KEPT = ROOT / ".mutation"
 COMMIT_PATH = ("durability", "entry_log", "hard_state", "log_decision", "log_recovery", "log_scan", "log_writer", "mending", "recovered")
 AREAS: dict[str, tuple[list[str], list[str]]] = {
     "raft": (["raft/*.py"], ["tests/raft"]),
-    "storage": ([f"storage/{name}.py" for name in (*COMMIT_PATH, "reserve", "slots", "synced_mark")], ["tests/storage"]),
+    "storage": (
+        [f"storage/{name}.py" for name in (*COMMIT_PATH, "reserve", "slots", "synced_mark")],
+        ["tests/storage", "tests/shipping"],
+    ),
     "audit": (["audit/checks/*.py"], ["tests/audit"]),
 }
 """Area → files, and tests that judge them."""
@@ -64,8 +68,8 @@ def work_on(chosen: Sequence[Path], *, fresh: bool) -> Iterator[tuple[str, Targe
                 yield file, target, unexplained
 
 
-def judge_area(area: str, chosen: Sequence[Path], *, fresh: bool, slowest_s: float) -> None:
-    files, tests = AREAS[area]
+def judge_area(area: str, chosen: Sequence[Path], tests: Sequence[str], *, fresh: bool, slowest_s: float) -> None:
+    files, all_tests = AREAS[area]
 
     def work(judge: Judge) -> None:
         for file, target, only in work_on(chosen, fresh=fresh):
@@ -74,7 +78,7 @@ def judge_area(area: str, chosen: Sequence[Path], *, fresh: bool, slowest_s: flo
             left = f", left {len(verdict.left)} ({verdict.untried} not tried)" if verdict.left else ""
             print(f"{file} {target.name}: {verdict.mutants} mutants{left}", flush=True)
 
-    judge(files_of(files), tests, KEPT / f"{area}.json", work, slowest_s)
+    judge(files_of(files), tests or all_tests, KEPT / f"{area}.json", work, slowest_s)
 
 
 def keep(file: str, target: Target, verdict: Verdict, only: set[str] | None) -> None:
@@ -108,6 +112,7 @@ def complaints(results: Results, explained: dict[str, dict[str, str]]) -> list[s
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Judge mutants of the product by its fast tests.")
     parser.add_argument("--paths", nargs="*", default=[], help="files or folders below one of the areas; default: all")
+    parser.add_argument("--tests", nargs="*", default=[], help="files of tests that judge; default: all of the area")
     parser.add_argument("--fresh", action="store_true", help="judge everything again, not only what changed or was left")
     parser.add_argument("--slowest", type=float, default=SLOWEST_S, help="processor seconds of a test that judges (default: %(default)g)")
     chosen = parser.parse_args()
@@ -117,7 +122,7 @@ def main() -> int:
         if asked:
             files = list(dict.fromkeys(file for path in asked for file in files if file == path or path in file.parents))
         if files:
-            judge_area(area, files, fresh=chosen.fresh, slowest_s=chosen.slowest)
+            judge_area(area, files, chosen.tests, fresh=chosen.fresh, slowest_s=chosen.slowest)
     results: Results = read(RESULTS)
     found = complaints(results, read(EXPLAINED))
     mutants = sum(verdict["mutants"] for of in results.values() for verdict in of.values())

@@ -231,6 +231,7 @@ class Judge:
         self._work = work
         self._items: dict[str, pytest.Item] = {}
         self._reached: dict[str, Reached] = {}
+        """Also that of tests which were measured in an earlier run and not collected in this one."""
         self._found: dict[tuple[Path, str], Counter[str]] = {}
         """By file and function, how many mutants each test found; by file and "" of all its functions."""
 
@@ -249,6 +250,7 @@ class Judge:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed:
             raise session.Interrupted("the tests cannot be collected")
+        self._root = session.config.rootpath
         self._items = {item.nodeid: item for item in session.items}
         self._codes = Codes(self._paths)
         # Forks neither look through what was there before them nor copy it.
@@ -266,14 +268,16 @@ class Judge:
         kept: dict[str, Any] = json.loads(self._kept.read_text()) if self._kept.is_file() else {"product": ""}
         if kept["product"] != self._product:
             return {}
-        files = {item.path for item in self._items.values()}
-        same = {file for file in files if kept["files"].get(str(file)) == digest([file])}
+        same = {file for file, known in kept["files"].items() if Path(file).is_file() and digest([Path(file)]) == known}
         places = [(file, what) for file, what in kept["places"]]
         return {
             test: Reached(seconds, frozenset(places[number] for number in numbers))
             for test, (seconds, numbers) in kept["tests"].items()
-            if test in self._items and self._items[test].path in same
+            if self._file(test) in same
         }
+
+    def _file(self, test: str) -> str:
+        return str(self._root / test.partition("::")[0])
 
     @property
     def _product(self) -> str:
@@ -284,7 +288,7 @@ class Judge:
         places = dict.fromkeys(place for test in self._reached.values() for place in test.places)
         numbers = {place: number for number, place in enumerate(places)}
         tests = {test: (reached.seconds, [numbers[place] for place in reached.places]) for test, reached in self._reached.items()}
-        files = {str(item.path): digest([item.path]) for item in self._items.values()}
+        files = {file: digest([Path(file)]) for file in {self._file(test) for test in tests}}
         self._kept.parent.mkdir(exist_ok=True)
         kept = {"product": self._product, "files": files, "places": list(numbers), "tests": tests}
         self._kept.write_text(json.dumps(kept))
