@@ -97,14 +97,10 @@ class Outbox:
 
     def take_messages(self) -> tuple[Message, ...]:
         """The messages; none from a fenced replica."""
-        if not self.messages:
-            return ()
         messages, self.messages = (() if self.fence is not None else tuple(self.messages)), []
         return messages
 
     def take_requests(self) -> tuple[HaRequest, ...]:
-        if not self.requests:
-            return ()
         requests, self.requests = (() if self.fence is not None else tuple(self.requests)), []
         return requests
 

@@ -29,8 +29,6 @@ class ElectionTimer:
         self.last_contact_ns = now_ns
         self._slack_ns, self._slack_at_ns = 0, now_ns
         """The slack when a sign of life last came late, and the time of that."""
-        self.excused = False
-        self.due_ns = 0
         self.promised_until_ns = now_ns + timing.election_min_ns if promised else now_ns
         self.restart(now_ns)
 
