@@ -157,8 +157,7 @@ class Leader:
             peer.accepted(reply, view.end_index, self.round)
             self.advance_commit()
             self.advance_held()
-        if peer.next_index < view.begin_index or peer.received < view.begin_index - 1:
-            peer.keep_from(view.begin_index, self.round)
+        peer.keep_from(view.begin_index, self.round)
         if self._reads.underway is not None:
             self._reads.answered(self.answered_round())
 

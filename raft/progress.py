@@ -101,9 +101,7 @@ class Peer:
 
     def lacks_urgency(self, urgent_index: int) -> bool:
         """Whether it received entries that must become durable at once, and no message told it so."""
-        if self.durable >= urgent_index or self.stage is not Stage.FLOWING:
-            return False
-        return max(self.sent_urgent, self.durable) < min(urgent_index, self.received)
+        return self.stage is Stage.FLOWING and max(self.sent_urgent, self.durable) < min(urgent_index, self.received)
 
     def lacks_news(self, commit_index: int) -> bool:
         """Whether a reader waits there for commits that it was not told of, and nothing is under way that could tell it."""
@@ -198,7 +196,6 @@ class Peer:
             self._progress_ns = self.contact_ns
         self.durable = max(self.durable, min(reply.durable, self.received))
         self.asks = self.pulls = reply.fetch
-        self.next_index = max(self.next_index, self.received + 1)
         arrived = None
         while self.underway and self.underway[0].last_index <= self.received:
             arrived = self.underway.popleft()
@@ -231,12 +228,9 @@ class Peer:
 
     def keep_from(self, begin_index: int, round_: int) -> None:
         """The leader's log now begins with `begin_index`: nothing before it can be asked about or pushed."""
-        if self.stage is Stage.FLOWING and self.received < begin_index - 1:
+        if self.next_index < begin_index or (self.stage is Stage.FLOWING and self.received < begin_index - 1):
             self.stage = Stage.PROBING
             self._rewind(max(self.next_index, begin_index), round_)
-            self.probe_due = True
-        elif self.next_index < begin_index:
-            self._rewind(begin_index, round_)
             self.probe_due = True
 
     def _leave_behind(self, round_: int) -> None:
