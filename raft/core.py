@@ -281,7 +281,7 @@ class Core:
         elif now_ns >= timer.due_ns and self.membership.may_campaign():
             if not timer.excuse(now_ns, follows=election.leader is not None):
                 election.campaign_for_silence(now_ns)
-        elif election.candidate is not None:
+        else:
             election.end_canvass(now_ns)
 
     def wake_at_ns(self, now_ns: int) -> int:

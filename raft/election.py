@@ -223,7 +223,6 @@ class Election:
         self._log.begin_leading()
         self._isr.begin_leading()
         self.leading = self._new_leader(self.term, now_ns, silent_master)
-        self.leading.advance_commit()
 
     def take_office(self, now_ns: int) -> None:
         """Lead the epoch for which the controller appointed this replica, or step down for its master."""
