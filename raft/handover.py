@@ -97,7 +97,8 @@ class Handovers:
             return f"leadership is being handed over to {self.current.to} already"
         if self.current is None:
             self.current, self.failure = Handover(to, cause, now_ns + patience_ns), ""
-        self.current.extend(now_ns + patience_ns)
+        else:
+            self.current.extend(now_ns + patience_ns)
         return None
 
     def advance(self, leader: Leader, now_ns: int) -> None:
