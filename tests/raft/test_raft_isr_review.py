@@ -1,0 +1,259 @@
+"""The review of the in-sync set by itself: every small state of a master and three others, against the rules written down again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from itertools import product
+
+import pytest
+
+from ledgermq.raft.config import HaRules, Members, RaftConfig, Rule, Timing
+from ledgermq.raft.effects import Outbox
+from ledgermq.raft.election_timer import ElectionTimer
+from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest
+from ledgermq.raft.isr import Isr
+from ledgermq.raft.isr_review import IsrReview
+from ledgermq.raft.log_state import LogState
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.membership import Configurations, Membership
+from ledgermq.raft.policy import POLICIES, InSync, Policy
+from ledgermq.raft.progress import Peer, Stage
+from ledgermq.raft.transfer import Cause
+from ledgermq.raft.window import Window
+
+TIMING = Timing()
+BEAT_NS, SHORTEST_NS, LONGEST_NS = TIMING.heartbeat_ns, TIMING.election_min_ns, TIMING.election_max_ns
+NOW_NS = 100 * LONGEST_NS
+TERM, END = 2, 9
+OTHERS = ("b", "c", "d")
+ALL_IN_SYNC = dict.fromkeys("abcd", "")
+USUAL = HaRules()
+
+
+class Master:
+    """Master `a` of epoch 2, whose entries 5 to 9 are of that epoch, and three others that have them all and were heard just now."""
+
+    def __init__(
+        self,
+        in_sync: Mapping[str, str] | None = None,
+        ha: HaRules = USUAL,
+        voters: Iterable[str] = "abcd",
+        named: Mapping[str, str] | None = None,
+        *,
+        epoch: int = TERM,
+        rule: Rule = Rule.IN_SYNC,
+        silent_master: str | None = None,
+        begun_ns: int = NOW_NS,
+    ) -> None:
+        self.config = RaftConfig("a", tuple("abcd"), 1, rule=rule, ha=ha)
+        self.log = LogState(LogView([(0, 1), (5, TERM)], END), END)
+        self.outbox = Outbox()
+        self.isr = Isr(self.config, self.log, self.outbox)
+        self.timer = ElectionTimer(TIMING, random.Random(1), 0, promised=False)
+        members = Members(tuple(voters), incarnations=dict(named or {}), rule=rule)
+        known = Configurations([(-1, Members(tuple("abcd"), rule=rule)), (3, members)])
+        self.membership = Membership(self.config, self.log, known, self._policy_of, met_by_all=True)
+        if in_sync is not None:
+            self.isr.learn(Appointment(0, 1, epoch, "a", in_sync), NOW_NS)
+        self.peers = {node: self._peer(node) for node in OTHERS}
+        parts = self.config, self.log, self.membership, self.isr, self.timer, self.peers
+        self.review = IsrReview(*parts, TERM, begun_ns, silent_master)
+
+    def _policy_of(self, members: Members) -> Policy:
+        return POLICIES[members.rule](members, self.config, self.log, self.isr, self.timer)
+
+    def _peer(self, node: str) -> Peer:
+        peer = Peer(node, END + 1, NOW_NS, Window(TIMING))
+        peer.boot_id, peer.stage, peer.received, peer.durable = 1, Stage.FLOWING, END, END
+        return peer
+
+    @property
+    def policy(self) -> InSync:
+        assert isinstance(self.membership.policy, InSync)
+        return self.membership.policy
+
+    def leaving(self, now_ns: int = NOW_NS) -> set[str]:
+        assert self.isr.appointment is not None
+        return self.review.leaving_set(self.isr.appointment, now_ns)
+
+    def requested(self, now_ns: int = NOW_NS) -> list[set[str] | str]:
+        """The in-sync set that the next review asks for, or the node that it asks to elect."""
+        self.review.review(now_ns)
+        requests = self.outbox.take_requests()
+        assert all(isinstance(request, ElectionRequest) or request.version == 1 for request in requests)
+        return [request.node if isinstance(request, ElectionRequest) else set(request.in_sync) for request in requests]
+
+
+@pytest.mark.parametrize("ago_ns", [0, BEAT_NS - 1, BEAT_NS, LONGEST_NS - 1, LONGEST_NS])
+@pytest.mark.parametrize("leads_for_ns", [0, SHORTEST_NS - 1, SHORTEST_NS])
+def test_who_is_too_late_to_stay_in_sync(ago_ns: int, leads_for_ns: int) -> None:
+    """Who was silent for the longest election timeout, the silent former master for a heartbeat period until it answers, and whose copy
+    does not count. Nobody as long as a lease of the former master may last."""
+    for silent_master, boot_id, provisional in product((None, "b", "c"), (None, 1), (False, True)):
+        master = Master(ALL_IN_SYNC, silent_master=silent_master)
+        master.timer.contact(NOW_NS - leads_for_ns)
+        peer = master.peers["b"]
+        peer.contact_ns, peer.boot_id, peer.provisional = NOW_NS - ago_ns, boot_id, provisional
+        patience_ns = BEAT_NS if silent_master == "b" and boot_id is None else LONGEST_NS
+        late = leads_for_ns >= SHORTEST_NS and (provisional or ago_ns >= patience_ns)
+        assert master.leaving() == ({"b"} if late else set())
+
+
+def test_a_member_of_the_set_that_is_no_peer_is_late() -> None:
+    master = Master(ALL_IN_SYNC)
+    del master.peers["c"]
+    assert master.leaving() == {"c"}
+
+
+@pytest.mark.parametrize(("more_ns", "more_bytes"), [(0, 0), (1, 0), (0, 1)])
+def test_a_copy_that_lags_too_far_is_late(more_ns: int, more_bytes: int) -> None:
+    """By time or by bytes; the bounds themselves are allowed."""
+    ha = HaRules(lag_ns=5_000, lag_bytes=700)
+    master = Master(ALL_IN_SYNC, ha, begun_ns=NOW_NS - 5_000 - more_ns)
+    master.review.lag.appended(700 + more_bytes)
+    master.peers["c"].durable = END - 1
+    assert master.leaving() == ({"c"} if more_ns or more_bytes else set())
+
+
+STATES = ("fine", "late", "later", "evicted", "lost", "renamed", "no voter")
+
+
+@pytest.mark.parametrize("minimum", [1, 2, 3, 4])
+def test_who_leaves_the_set(minimum: int) -> None:
+    """Who lost its directory or its vote, whatever remains; then, down to the minimum, those whom a change of members needs out, and then
+    the late ones, the longest silent first."""
+    for states in product(STATES, repeat=3):
+        of = dict(zip(OTHERS, states, strict=True))
+        voters = ["a", *(node for node, state in of.items() if state != "no voter")]
+        named = {node: "new" for node, state in of.items() if state == "renamed"}
+        master = Master(ALL_IN_SYNC, HaRules(minimum=minimum), voters, named)
+        for node, state in of.items():
+            if state in ("late", "later"):
+                master.peers[node].contact_ns = NOW_NS - LONGEST_NS - (state == "later")
+            if state in ("evicted", "lost"):
+                master.review.evict(node, NOW_NS + 1, lost=state == "lost")
+        expected = {node for node, state in of.items() if state in ("lost", "renamed", "no voter")}
+        for wanted in ("evicted", "later", "late"):
+            for node in (node for node, state in of.items() if state == wanted):
+                if 4 - len(expected) > minimum:
+                    expected.add(node)
+        assert master.leaving() == expected, of
+
+
+@pytest.mark.parametrize("commit", [4, 6, END])
+def test_who_may_join_the_set(commit: int) -> None:
+    """A voter that was heard, stays, is wanted, and has on stable storage what is committed and an entry of this epoch. It has to be a
+    voter before a change that is not committed, too."""
+    for flowing, leaving, evicted, provisional, ago_ns, durable in product(
+        (True, False), (False, True), (False, True), (False, True), (LONGEST_NS - 1, LONGEST_NS), (4, 5, 6, 8, END)
+    ):
+        master = Master(ALL_IN_SYNC, begun_ns=NOW_NS - SHORTEST_NS)
+        master.log.commit_index = commit
+        peer = master.peers["b"]
+        peer.stage = Stage.FLOWING if flowing else Stage.PROBING
+        peer.leaving, peer.provisional, peer.contact_ns, peer.durable = leaving, provisional, NOW_NS - ago_ns, durable
+        if evicted:
+            master.review.evict("b", NOW_NS + 1, lost=False)
+        joins = flowing and not (leaving or evicted or provisional) and ago_ns < LONGEST_NS and durable >= max(5, commit)
+        assert master.review.may_join("b", NOW_NS) is joins
+    assert not Master(ALL_IN_SYNC).review.may_join("x", NOW_NS)
+
+
+@pytest.mark.parametrize("more_ns", [0, 1])
+def test_a_copy_that_lags_longer_than_an_election_timeout_joins_not_yet(more_ns: int) -> None:
+    master = Master(ALL_IN_SYNC, begun_ns=NOW_NS - SHORTEST_NS - more_ns)
+    master.log.commit_index = master.peers["b"].durable = END - 1
+    assert master.review.may_join("b", NOW_NS) is (more_ns == 0)
+
+
+@pytest.mark.parametrize("commit", [9, 10])
+def test_a_voter_by_a_change_that_is_not_committed_joins_later(commit: int) -> None:
+    """If that change were cut off, the set would have a member that is no voter."""
+    master = Master({"a": ""}, voters="acd")
+    master.log.view.append(10, 10, TERM)
+    master.membership.append(10, Members(tuple("abcd"), rule=Rule.IN_SYNC))
+    master.log.commit_index = commit
+    for peer in master.peers.values():
+        peer.received = peer.durable = 10
+    assert [node for node in OTHERS if master.review.may_join(node, NOW_NS)] == (["c", "d"] if commit < 10 else ["b", "c", "d"])
+
+
+def test_when_an_eviction_is_over() -> None:
+    """When its node is no voter any more, when nobody asks any more, or when the set is too small, unless the directory is lost."""
+    for votes, left_ns, lost, missing in product((True, False), (1, 0), (False, True), (0, 1)):
+        master = Master(ALL_IN_SYNC, HaRules(minimum=4 if votes else 3), "abcd" if votes else "acd")
+        master.review.evict("b", NOW_NS + left_ns, lost=lost)
+        if missing:
+            for node in "cd" if not votes else "d":
+                master.peers[node].contact_ns = NOW_NS - LONGEST_NS
+        master.review.forget_evictions(master.policy, NOW_NS)
+        assert ("b" in master.review.evicting) is (votes and left_ns > 0 and (lost or not missing))
+
+
+def test_a_review_is_due_once_in_a_heartbeat_period() -> None:
+    """And at once when the controller answered a master that hears nobody."""
+    master = Master({"a": "", "b": "", "c": ""}, begun_ns=NOW_NS)
+    assert master.requested(NOW_NS - 1) == []
+    assert master.requested(NOW_NS) == [{"a", "b", "c", "d"}]
+    assert master.review.due_ns == NOW_NS + BEAT_NS
+    assert master.requested(NOW_NS + BEAT_NS - 1) == []
+    master.review.hurry(NOW_NS + 1)
+    assert master.review.due_ns == NOW_NS + BEAT_NS
+    for peer in master.peers.values():
+        peer.contact_ns = NOW_NS - LONGEST_NS
+    master.review.hurry(NOW_NS + 1)
+    assert master.review.due_ns == NOW_NS + 1
+
+
+def test_no_set_is_reviewed_under_rules_without_one() -> None:
+    master = Master(rule=Rule.MAJORITY)
+    master.review.hurry(NOW_NS + 5)
+    assert (master.requested(), master.review.due_ns) == ([], NOW_NS)
+
+
+@pytest.mark.parametrize(("in_sync", "epoch"), [(None, TERM), (ALL_IN_SYNC, TERM - 1), (ALL_IN_SYNC, TERM + 1)])
+def test_a_leader_without_the_present_epoch_asks_for_one(in_sync: Mapping[str, str] | None, epoch: int) -> None:
+    """It led when the group took this rule, and is asked for as what it is."""
+    master = Master(in_sync, epoch=epoch)
+    master.review.review(NOW_NS)
+    (request,) = master.outbox.take_requests()
+    known = epoch if in_sync is not None else 0
+    assert request == ElectionRequest("a", "", 0, known, TERM, ALL_IN_SYNC, Cause.STARTED, "a", begun=True)
+
+
+@pytest.mark.parametrize("answered_ago_ns", [LONGEST_NS - 1, LONGEST_NS])
+def test_a_master_that_hears_nobody_changes_no_set_that_it_may_not_know(answered_ago_ns: int) -> None:
+    """Unless the controller answered it within the longest election timeout, it asks for the set that it knows."""
+    master = Master(ALL_IN_SYNC)
+    master.isr.learn(Appointment(0, 2, TERM, "a", ALL_IN_SYNC), NOW_NS - answered_ago_ns)
+    for peer in master.peers.values():
+        peer.contact_ns = NOW_NS - LONGEST_NS
+    master.review.review(NOW_NS)
+    (request,) = master.outbox.take_requests()
+    assert isinstance(request, AlterIsr) and set(request.in_sync) == ({"a"} if answered_ago_ns < LONGEST_NS else set("abcd"))
+
+
+def test_what_a_review_asks_for() -> None:
+    """The set that is right now, by the directories that the members name; nothing if the set is right already. A node that was asked into
+    the set and is not wanted any more makes the review ask for the same set once more."""
+    master = Master({"a": "", "b": "", "c": ""}, named={"d": "d2"})
+    master.peers["b"].contact_ns = NOW_NS - LONGEST_NS
+    master.review.review(NOW_NS)
+    (request,) = master.outbox.take_requests()
+    assert request == AlterIsr("a", 0, TERM, 1, {"a": "", "c": "", "d": "d2"})
+    assert master.isr.joining == {"d"}
+    master = Master({"a": "", "b": "", "c": ""})
+    master.isr.join({"d"})
+    master.peers["d"].leaving = True
+    assert master.requested() == [{"a", "b", "c"}]
+    assert Master(ALL_IN_SYNC).requested() == []
+    assert Master(ALL_IN_SYNC, voters="abc").requested() == [{"a", "b", "c"}]
+
+
+def test_a_review_samples_the_log_and_forgets_evictions() -> None:
+    master = Master(ALL_IN_SYNC, begun_ns=NOW_NS - LONGEST_NS)
+    master.review.evict("b", NOW_NS, lost=False)
+    assert master.requested() == [] and not master.review.evicting
+    assert master.review.lag.behind(END - 1, END, NOW_NS)[0] == LONGEST_NS
+    assert master.review.lag.behind(END, END + 1, NOW_NS)[0] == 0
