@@ -21,7 +21,7 @@ from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile
 from ledgermq.storage.errors import needing_room
 from ledgermq.storage.index_files import UNIT_BYTES, UNIT_MAGIC, IndexFiles
 from ledgermq.storage.log_scan import ENTRY_HEAD, Point, Walker, is_place, next_chain
-from ledgermq.storage.mapped_files import UNFINISHED, MappedFiles, file_name, parse_name
+from ledgermq.storage.mapped_files import MappedFiles, file_name, parse_name
 from ledgermq.storage.placing import BLANK_BYTES, make_blank
 
 COPY_BYTES = 1 << 20
@@ -112,7 +112,7 @@ class Mending:
         lengths = {}
         for name in self._disk.listdir(directory):
             base = parse_name(name)
-            if base is not None and not name.endswith(UNFINISHED) and base % size == 0:
+            if base is not None and base % size == 0:
                 lengths[base] = self._disk.file_size(f"{directory}/{name}")
         first = self.start.pos - self.start.pos % size
         needed = set(range(first, self.mark.end_pos, size))
