@@ -6,9 +6,10 @@ only, so they are written again in place and synced before any other code sees t
 it. A log begins where its `begin` file says: earlier files remain from an interrupted trim and are removed; a missing file behind the begin
 is damage.
 
-How much is read: after a clean stop the units of the last files and a window behind the end; otherwise also every header of the last files,
-every byte above the mark, and all of the space behind the end. Bodies below the mark are left to the audit, except in files whose units
-differ from the entries: those are verified with both CRCs before any unit is rebuilt from them.
+How much is read: after a clean stop the units of the last files, the headers at both ends of every run of terms, and a window behind the
+end; otherwise also every header of the last files, every byte above the mark, and all of the space behind the end. Bodies below the mark
+are left to the audit, except in files whose units differ from the entries: those are verified with both CRCs before any unit is rebuilt
+from them.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class _Rebuild:
     stop: int
     last_index: int
     chain: int
-    """The index of the last of these entries."""
+    """The chain CRC of the last of these entries."""
 
 
 class Recovery:

@@ -201,7 +201,7 @@ def is_place(point: Point, entries: Range, file_bytes: int) -> bool:
 
 
 def first_nonzero(files: MappedFiles, start: int, stop: int) -> int | None:
-    """The start of the first page or chunk in [start, stop) that is not all zero; None if everything is zero."""
+    """The position of the first byte in [start, stop) that is not zero; None if there is none."""
     while start < stop and files.has(start):
         data = files.at(start).pread(start % files.file_bytes, min(CHUNK_BYTES, stop - start))
         if not data:
@@ -231,7 +231,7 @@ def check_units(
     files: MappedFiles, index: IndexFiles, point: Point, last_index: int, end_pos: int, runs: list[Run], *, headers: bool
 ) -> None:
     """Compare the units of the entries from `point` to `last_index`, all in one file, with each other and, with `headers`, with the headers
-    in the log. Adds their term runs. Raises Disagreement."""
+    in the log; otherwise only those at both ends of every run of terms. Adds their term runs. Raises Disagreement."""
     pos, first, term = point.pos, point.index, point.term
     while first <= last_index:
         units = index.get(first, min(UNITS_AT_ONCE, last_index - first + 1))
@@ -254,6 +254,11 @@ def check_units(
             raise Disagreement(f"the units of entries {first} to {first + len(units) - 1} are not continuous")
         if headers:
             _check_headers(files, units, positions)
+        else:
+            # A wrong term, and a wrong size of the last entry, contradict no other unit.
+            changes = np.flatnonzero(np.diff(terms))
+            for at in sorted({0, *changes.tolist(), *(changes + 1).tolist(), len(units) - 1}):
+                _check_headers(files, units[at : at + 1], positions[at : at + 1])
         add_runs(runs, first, terms)
         first += len(units)
         pos, term = int(ends[-1]), int(terms[-1])

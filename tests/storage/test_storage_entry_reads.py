@@ -1,0 +1,193 @@
+"""Every question to an entry log, for every entry, against the list of the entries that were appended: as appended, opened again, and
+trimmed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.types import SyncedMark
+from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.storage import entry_log
+from ledgermq.storage.disk import PAGE_BYTES
+from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.errors import LogDamaged
+from tests.storage.log_material import HOST, make_batch, make_identity, sync
+
+ROOT, SIZE = "/log", PAGE_BYTES
+IDENTITY = make_identity(data_file_bytes=SIZE, index_file_bytes=32 * 8)
+TERMS = [1] * 7 + [2] * 5 + [5, 6, 6, 6]
+BODIES = [500, 520, 900, 480, 700, 510, 530, 1500, 490, 500, 610, 620, 630, 480, 2000, 470]
+
+
+@dataclass(frozen=True)
+class Entry:
+    term: int
+    pos: int
+    data: bytes
+    prev_chain: int
+    chain: int
+
+
+def written() -> tuple[EntryLog, list[Entry], ForgetfulDisk]:
+    disk = ForgetfulDisk()
+    disk.mkdirs(ROOT)
+    EntryLog.create(disk, ROOT, IDENTITY)
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
+    entries = []
+    for index, (term, body) in enumerate(zip(TERMS, BODIES, strict=True)):
+        (one,) = log.append_leader(term, make_batch(1, body, first=index), np.array([index]), 1_700_000_000_500, HOST)
+        entries.append(Entry(term, one.pos, bytes(one.data), one.prev_chain, one.last_chain))
+    sync(log)
+    return log, entries, disk
+
+
+STATES = ("appended", "opened", "trimmed", "trimmed and opened")
+
+
+def log_in(state: str) -> tuple[EntryLog, list[Entry], int, ForgetfulDisk]:
+    """A log, all entries that were ever appended to it, and the one with which it begins."""
+    log, entries, disk = written()
+    begin = 0
+    if "trimmed" in state:
+        begin = next(index for index, entry in enumerate(entries) if entry.pos == 2 * SIZE)
+        log.flush_mark()
+        log.trim(begin)
+    if "opened" in state:
+        log.flush_mark()
+        log.close()
+        log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
+    return log, entries, begin, disk
+
+
+def expected(entries: list[Entry], first: int, most: int) -> int:
+    """The number of entries of one term and one file that a read returns."""
+    count, size = 1, len(entries[first].data)
+    while first + count < len(entries):
+        after = entries[first + count]
+        size += len(after.data)
+        if after.term != entries[first].term or after.pos // SIZE != entries[first].pos // SIZE or size > most:
+            break
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("units", [1, 2, 4096])
+def test_every_read_of_a_log(state: str, units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At least one entry, then as many as fit, of the same term and file; `units`: how many it looks up at once."""
+    monkeypatch.setattr(entry_log, "UNITS_A_READ", units)
+    log, entries, begin, _ = log_in(state)
+    for first in range(begin, len(entries)):
+        sizes = np.cumsum([len(entry.data) for entry in entries[first:]]).tolist()
+        for most in {0, 1, *(size + more for size in sizes[:4] for more in (-1, 0, 1)), 10 * SIZE}:
+            found = log.read(first, most)
+            count = min(expected(entries, first, most), units)
+            whole = entries[first : first + count]
+            assert (found.first_index, found.last_index, found.term, found.pos) == (first, first + count - 1, whole[0].term, whole[0].pos)
+            assert bytes(found.data) == b"".join(entry.data for entry in whole)
+            assert (found.prev_chain, found.last_chain) == (whole[0].prev_chain, whole[-1].chain)
+            assert found.sizes.tolist() == [len(entry.data) for entry in whole]
+            assert found.starts.tolist() == [entry.pos - whole[0].pos for entry in whole]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_question_about_an_entry(state: str) -> None:
+    """Term, chain and place, also of the entry before the begin and of the end; what lies outside is no question."""
+    log, entries, begin, _ = log_in(state)
+    for index in range(begin, len(entries)):
+        entry = entries[index]
+        assert (log.term_at(index), log.chain_at(index), log.pos_of(index)) == (entry.term, entry.chain, entry.pos)
+        record = entry.pos + HEADER_BYTES
+        assert log.index_at(record) == index
+        body = entry.data[HEADER_BYTES:]
+        assert bytes(log.record_at(record, len(body))) == bytes(log.whole_record_at(record, len(body))) == body
+        assert log.is_verified(entry.pos) is (state in ("appended", "trimmed"))
+    last = entries[-1]
+    assert (log.begin_index, log.begin_pos, log.end_index) == (begin, entries[begin].pos, len(entries) - 1)
+    assert (log.end_pos, log.end_term, log.end_chain) == (last.pos + len(last.data), last.term, last.chain)
+    assert log.pos_of(len(entries)) == log.end_pos
+    if begin:
+        assert (log.term_at(begin - 1), log.chain_at(begin - 1)) == (entries[begin - 1].term, entries[begin - 1].chain)
+        assert (log.begin_term, log.begin_chain) == (entries[begin - 1].term, entries[begin - 1].chain)
+    else:
+        assert log.term_at(-1) == -1 and log.chain_at(-1) == entries[0].prev_chain
+    runs = [(index, TERMS[index]) for index in range(begin, len(TERMS)) if index == begin or TERMS[index] != TERMS[index - 1]]
+    assert log.term_runs() == runs
+    for outside in (begin - 2, begin - 1, len(entries), len(entries) + 1):
+        for ask in (log.term_at, log.pos_of, lambda index: log.read(index, 1)):
+            if (outside == begin - 1 and ask == log.term_at) or (outside == len(entries) and ask == log.pos_of):
+                continue
+            with pytest.raises(AssertionError, match="is not in"):
+                ask(outside)
+
+
+@pytest.mark.parametrize("spoilt", [3, 6])
+def test_a_damaged_unit_leads_to_no_other_entry(spoilt: int) -> None:
+    """A read that needs it is refused, and says what to do."""
+    log, entries, _, _ = log_in("appended")
+    units = log._index.get(spoilt, 1).copy()
+    units["index"] += 1
+    log._index.put(spoilt, units)
+    for index in range(len(entries)):
+        if index == spoilt:
+            with pytest.raises(LogDamaged, match=f"the index unit of entry {index} is damaged"):
+                log.pos_of(index)
+        else:
+            assert log.pos_of(index) == entries[index].pos
+    with pytest.raises(LogDamaged, match=f"the index units of entry {spoilt} and after are damaged"):
+        log.read(spoilt, 0)
+
+
+@pytest.mark.parametrize("index", [0, 5, 15])
+def test_a_damaged_record_or_header_of_an_older_entry_is_noticed(index: int) -> None:
+    """A process that did not write them looks before it answers."""
+    log, entries, _, disk = log_in("opened")
+    entry = entries[index]
+    record, size = entry.pos + HEADER_BYTES, len(entry.data) - HEADER_BYTES
+    path = f"{ROOT}/data/{entry.pos - entry.pos % SIZE:020d}"
+    disk.flip(path, (record + size - 1) % SIZE)
+    with pytest.raises(LogDamaged, match=f"the message at {record} is not what was stored there"):
+        log.whole_record_at(record, size)
+    assert len(log.record_at(record, size)) == size
+    for offset in (8, 15):  # first and last byte of the index in the header
+        disk.flip(path, (entry.pos + offset) % SIZE)
+        with pytest.raises(LogDamaged, match=f"the header of the entry at {entry.pos} is not what was stored there"):
+            log.index_at(record)
+        disk.flip(path, (entry.pos + offset) % SIZE)
+    assert log.index_at(record) == index
+
+
+def test_an_empty_log() -> None:
+    disk = ForgetfulDisk()
+    disk.mkdirs(ROOT)
+    EntryLog.create(disk, ROOT, IDENTITY)
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
+    assert (log.begin_index, log.begin_pos, log.end_index, log.end_pos, log.end_term, log.durable_index) == (0, 0, -1, 0, -1, -1)
+    assert log.synced_mark == SyncedMark(chain_crc=log.end_chain) and log.chain_at(-1) == log.end_chain and log.term_runs() == []
+    assert log.fenced is None and not log.dirty
+
+
+@pytest.mark.parametrize("state", ["appended", "opened"])
+def test_after_every_truncation_the_log_is_what_was_before(state: str) -> None:
+    """Its bytes behind the end are zero, and what is appended then continues it."""
+    _, entries, _, _ = log_in(state)
+    for cut in range(len(entries)):
+        log, _, _, disk = log_in(state)
+        log.truncate_from(cut)
+        end = entries[cut - 1].pos + len(entries[cut - 1].data) if cut else 0
+        before = entries[cut - 1] if cut else Entry(-1, 0, b"", 0, entries[0].prev_chain)
+        assert (log.end_index, log.end_pos, log.end_term, log.end_chain) == (cut - 1, end, before.term, before.chain)
+        assert log.durable_index <= cut - 1 and log.synced_mark.index <= cut - 1
+        assert log.term_runs() == [(index, TERMS[index]) for index in range(cut) if not index or TERMS[index] != TERMS[index - 1]]
+        stored = b"".join(disk.read_file(path) for path in disk.files() if "/data/" in path and path[-20:].isdigit())
+        assert not any(stored[end:])
+        (one,) = log.append_leader(7, make_batch(1, 480, first=99), np.array([99]), 1_700_000_000_500, HOST)
+        assert (one.first_index, one.prev_chain, one.term) == (cut, before.chain, 7)
+        assert bytes(log.read(cut, 0).data) == bytes(one.data) and log.term_at(cut) == 7
+        sync(log)
+        assert log.durable_index == cut
+        log.close()
