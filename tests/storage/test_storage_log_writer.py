@@ -25,9 +25,10 @@ from ledgermq.storage.log_writer import (
     SHORT_SYNC_S,
     AtOnceIfSlow,
     PoolWriter,
+    in_turn,
     make_writer,
 )
-from ledgermq.storage.mapped_files import Submit, run_now
+from ledgermq.storage.mapped_files import Submit, Warmth, run_now
 from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import append, make_identity, sync
@@ -51,6 +52,20 @@ def open_log(disk: Disk, mode: str, directory: str = "/log", *, submit: Submit =
 def data_events(disk: FaultyDisk) -> list[str]:
     """What was done to files of the log's data, without the making of the next one."""
     return [str(event[0]) for event in disk.trace if "/data/" in str(event[1]) and ".alloc" not in str(event[1])]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("lock_memory", [False, True])
+def test_what_the_settings_make_of_a_writer(mode: str, lock_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are faulted in ahead, through a writable map only where the map is written; memory is locked, and a refusal told, as set."""
+    monkeypatch.setattr(memory, "lock", lambda area: None)
+    said: list[str] = []
+    writer = make_writer(mode, lock_memory=lock_memory, refused=said.append, together=in_turn, buffers=2, buffer_bytes=4096)
+    assert writer.mode == mode and writer.together is in_turn
+    assert writer.warmth == Warmth(populate=True, stores=mode == "map", lock=lock_memory, refused=said.append)
+    assert writer.locked_bytes == (8192 if lock_memory and mode == "pool" else 0)
+    writer.close()
+    assert writer.locked_bytes == 0
 
 
 def test_each_mode_appends_in_its_own_way() -> None:
@@ -375,7 +390,7 @@ def test_the_threads_of_syncs_end_with_their_owner() -> None:
     """A log that is gone leaves no thread behind."""
     together = AtOnceIfSlow(2, "ends")
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("ends-")]
-    assert len(threads) == 2
+    assert len(threads) == 2 and all(thread.daemon for thread in threads), "a process that ends does not wait for them"
     del together
     for thread in threads:
         thread.join(30)
