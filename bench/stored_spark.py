@@ -289,7 +289,9 @@ def end(group: Path) -> None:
         for process in found:
             with suppress(ProcessLookupError), open(os.pidfd_open(int(process)), "rb") as handle:
                 signal.pidfd_send_signal(handle.fileno(), signal.SIGKILL)
-                select.select([handle], [], [])
+                ended = select.poll()
+                ended.register(handle, select.POLLIN)
+                ended.poll()
 
 
 def why_unlimited() -> str:
