@@ -3,8 +3,9 @@ MESSAGES ?= 20000
 VENV := .venv/bin
 # Collecting all tests takes as long as some of them: the slow ones are looked for where there are any.
 SLOW_FILES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
-# The tests of what ledgermq-native replaces: `make test` runs them a second time, without it, where it is installed.
-TWINS := tests/proto tests/storage tests/log_service tests/client tests/contract
+# The tests of what ledgermq-native replaces, and one that bounds calls, of which there are more without it: `make test` runs them a second
+# time, without it, where it is installed.
+TWINS := tests/proto tests/storage tests/log_service tests/client tests/contract tests/replica/test_delivery_turn_costs.py
 # `make verify` does the same with the tests of the clients' port that need real nodes: they meet the compiled gRPC server, then the other one.
 BY_CLIENTS := tests/contract tests/node/test_node_worker_proxy.py tests/e2e/test_e2e_departures.py tests/e2e/test_e2e_workers.py
 export PYTHON

@@ -281,8 +281,8 @@ class Core:
         elif now_ns >= timer.due_ns and self.membership.may_campaign():
             if not timer.excuse(now_ns, follows=election.leader is not None):
                 election.campaign_for_silence(now_ns)
-        else:
-            election.end_canvass(now_ns)
+        elif (candidate := election.candidate) is not None:
+            election.end_canvass(candidate, now_ns)
 
     def wake_at_ns(self, now_ns: int) -> int:
         """The latest time for the next `tick` and `take`."""

@@ -145,10 +145,9 @@ class Election:
         elif result is Ballot.WON:
             self.become_leader(now_ns)
 
-    def end_canvass(self, now_ns: int) -> None:
+    def end_canvass(self, candidate: Candidate, now_ns: int) -> None:
         """If it is time, stop waiting for silent members of the in-sync set."""
-        candidate = self.candidate
-        if candidate is not None and now_ns >= candidate.canvass_until_ns:
+        if now_ns >= candidate.canvass_until_ns:
             self._count_votes(candidate, now_ns)
 
     def wake_at_ns(self) -> int:
