@@ -82,7 +82,7 @@ def test_files_that_differ_are_a_finding_where_no_other_covers_the_difference(
     monkeypatch.setattr(bytewise, "CHUNK", chunk)
     whole = bytes(range(64))
     for number, (places, covered, history) in enumerate(
-        product(((), (3,), (3, 20), (3, 20, 50)), ((), (3,), (20, 50), (3, 20, 50)), (False, True))
+        product(((), (3,), (3, 4, 20), (3, 20, 50, 53)), ((), (3,), (20, 50), (3, 20, 50)), (False, True))
     ):
         own = bytearray(whole)
         for place in places:
