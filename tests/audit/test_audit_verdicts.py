@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import product
+from dataclasses import replace
+from itertools import permutations, product
 from pathlib import Path
 
 import pytest
 
 from ledgermq.audit.checks.group import GroupResult
-from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Finding, Flaw, Place
-from ledgermq.audit.checks.verdicts import answers, covers, tell, tell_difference
+from ledgermq.audit.checks.replica import Mark, Replica
+from ledgermq.audit.checks.rules import BIT_ROT, DIVERGENCE, REORDERED, TORN_TAIL, UNDECIDABLE, Finding, Flaw, Place
+from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.checks.verdicts import answers, covers, settle, tell, tell_difference
 from ledgermq.audit.reading import bytewise
 
 FILE = "g1/dledger-n1/data/00000000000000000000"
@@ -126,3 +128,109 @@ def test_files_that_cannot_be_compared_differ_as_a_whole(tmp_path: Path) -> None
         assert bool(result.findings) is told
         if own is None or len(own) < 8:
             assert result.findings == [whole]
+
+
+def held(name: str, flaws: list[Flaw], *, intact: int = 9, last: int = 9, broken: tuple[int, ...] = (), mark: int | None = None) -> Replica:
+    """A replica without files; `mark`: of a node that was killed with this mark, if not None; −2: without one."""
+    one = Replica(f"/{name}", f"/{name}/g1", "g1", name, "dledger-n1", flaws=flaws, clean=mark is None)
+    one.mark = None if mark in (None, -2) else Mark(1, mark or 0, 1, 0, "id")
+    one.reports = [LogReport(FILE, 0, 64, 1, 0, last, last_intact_index=intact, damaged=list(broken))]
+    return one
+
+
+def findings(one: Replica, *others: Replica, **result: object) -> list[Finding]:
+    """Those of the first replica."""
+    group = GroupResult("g1", [one, *others], **result)  # type: ignore[arg-type]
+    settle(group)
+    return [found for found in group.findings if found.replica == one.name]
+
+
+DAMAGE = Flaw("entry.size", FILE, 6, 10, 20, "p")
+
+
+@pytest.mark.parametrize("rule", ["entry.size", "entry.body"])
+def test_which_peer_holds_a_damaged_entry_intact(rule: str) -> None:
+    """One that reaches it, has it undamaged, and is of the majority's history. A word that the chain does not need is no damage to an entry
+    that is compared with its own parts."""
+    damage = replace(DAMAGE, rule=rule)
+    for other, bounds in product(("entry.size", "entry.body-size", "tail.zero"), ((0, 10), (0, 11), (19, 25), (20, 25), (12, 14))):
+        for file in (FILE, FILE[:-1] + "1", "g1/syncedmark"):
+            peer = held("n2", [Flaw(other, file, None, *bounds, "p")])
+            hurt = file == FILE and bounds[0] < 20 and bounds[1] > 10 and not (rule == "entry.body" and other == "entry.body-size")
+            (found,) = findings(held("n1", [damage]), peer, compared=9)
+            assert found.klass == (UNDECIDABLE if hurt else BIT_ROT), (other, bounds, file)
+    for intact, broken, divergent in product((5, 6, 7), ((), (5,), (6,)), ({}, {"n2": 3}, {"n3": 3})):
+        holds = intact >= 6 and 6 not in broken and "n2" not in divergent
+        (found,) = findings(held("n1", [damage]), held("n2", [], intact=intact, broken=broken), compared=9, divergent=divergent)
+        assert found.klass == (BIT_ROT if holds else UNDECIDABLE), (intact, broken, divergent)
+
+
+def test_what_is_undecidable() -> None:
+    """Damage of a compared entry that a peer reaches and none has intact; with appointed masters none need reach it."""
+    for compared, last, rule, own in product((None, 5, 6, 7), (5, 6, 7), ("majority", "in-sync"), ({}, {"n1": 2})):
+        peer = held("n2", [], intact=2, last=last)
+        (found,) = findings(held("n1", [DAMAGE]), peer, compared=compared, rule=rule, divergent=own)
+        expected = compared is not None and compared >= 6 and not own and (last >= 6 or rule == "in-sync")
+        assert found.klass == (UNDECIDABLE if expected else BIT_ROT)
+        assert found.flaw.proof == ("p; no majority holds this entry intact" if expected else "p")
+    for other in (replace(DAMAGE, index=None), replace(DAMAGE, file="g1/other"), replace(DAMAGE, rule="order.group")):
+        (found,) = findings(held("n1", [other]), held("n2", [], intact=2), compared=9)
+        assert found.klass == (REORDERED if other.rule == "order.group" else BIT_ROT)
+
+
+@pytest.mark.parametrize(("voters", "learners"), [((), ()), (("n1", "n2"), ()), (("n1",), ("n2",)), (("n1", "n3"), ("n4",)), ((), ("n4",))])
+def test_only_members_are_peers(voters: tuple[str, ...], learners: tuple[str, ...]) -> None:
+    """Unless nobody knows who is one."""
+    members = {*voters, *learners}
+    (found,) = findings(held("n1", [DAMAGE]), held("n2", []), compared=9, voters=voters, learners=learners)
+    assert found.klass == (BIT_ROT if not members or "n2" in members else UNDECIDABLE)
+
+
+def test_a_wrong_first_chain_is_rot_where_a_peer_has_the_right_one() -> None:
+    seed = replace(DAMAGE, rule="chain.seed", index=0)
+    assert [found.klass for found in findings(held("n1", [seed]), held("n2", []), compared=9)] == [BIT_ROT]
+    assert [found.klass for found in findings(held("n1", [seed]), compared=9)] == [DIVERGENCE]
+    assert [found.klass for found in findings(held("n1", [seed]), held("n2", [seed]), compared=9)] == [DIVERGENCE]
+
+
+def test_a_torn_entry_that_others_hold_was_promised() -> None:
+    """Its finding says that it lies above the mark."""
+    for mark, torn in product((None, -2, 5, 6), (False, True)):
+        (found,) = findings(held("n1", [replace(DAMAGE, torn=torn)], mark=mark), held("n2", []), compared=6)
+        above = torn and mark in (-2, 5)
+        assert found.fails and found.klass == BIT_ROT
+        assert found.flaw.proof == ("p; above the synced mark, but a majority holds this entry" if above else "p")
+
+
+def after(index: int | None, bounds: tuple[int, int], *measures: Place) -> Flaw:
+    """A flaw of another class that may follow from damage in `measures`."""
+    return Flaw("order.producer", FILE, index, *bounds, "q", measures=measures)
+
+
+def test_flaws_that_follow_from_others_are_told_once() -> None:
+    """In whatever order they are found. If the first of a chain has no finding, it becomes one, and the later ones follow from it."""
+    on_damage, on_other = after(7, (30, 40), (FILE, 10, 20)), after(8, (50, 60), (FILE, 30, 40))
+    for flaws in permutations((DAMAGE, on_damage)):
+        assert [found.flaw for found in findings(held("n1", list(flaws)))] == [DAMAGE]
+    for flaws in permutations((on_damage, on_other)):
+        told = [found.flaw for found in findings(held("n1", list(flaws)))]
+        assert told == ([on_damage] if flaws[0] is on_damage else [on_other, on_damage])
+    group = GroupResult("g1", [held("n1", [on_damage, DAMAGE])])
+    settle(group)
+    ((left, kept),) = group.folds
+    assert (left.flaw, left.klass, left.fails, kept.flaw) == (on_damage, REORDERED, True, DAMAGE)
+
+
+def test_what_follows_from_an_excused_flaw_is_excused() -> None:
+    """If it lies behind it: nothing counts from there on."""
+    torn = replace(DAMAGE, rule="entry.body", index=7, torn=True)
+    for index, file in product((None, 6, 7, 8), (FILE, "g1/other")):
+        follows = replace(after(index, (30, 40), (FILE, 10, 20)), file=file)
+        found = findings(held("n1", [follows, torn], mark=5))
+        assert found[0].flaw.index == 7 and (found[0].klass, found[0].fails) == (TORN_TAIL, False)
+        excused = index is None or index >= 7
+        assert (found[1].klass, found[1].fails) == ((TORN_TAIL, False) if excused else (REORDERED, True))
+        assert found[1].flaw.proof == ("q; it follows from entry.body at entry 7" if excused else "q")
+    unplaced = replace(torn, index=None)
+    found = findings(held("n1", [after(8, (30, 40), (FILE, 10, 20)), unplaced], mark=5))
+    assert [(one.klass, one.fails) for one in found] == [(TORN_TAIL, False), (REORDERED, True)]
