@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.audit.checks import verdicts
+from ledgermq.audit.checks.evidence import Located
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Mark, Replica
 from ledgermq.audit.checks.rules import BIT_ROT, DIVERGENCE, REORDERED, TORN_TAIL, UNDECIDABLE, Finding, Flaw, Place
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.verdicts import answers, covers, settle, tell, tell_difference
 from ledgermq.audit.reading import bytewise
+from ledgermq.audit.reading.begin import Begin
 
 FILE = "g1/dledger-n1/data/00000000000000000000"
 BOUNDS = [(low, high) for low, high in product(range(4), repeat=2) if low <= high]
@@ -227,10 +230,116 @@ def test_what_follows_from_an_excused_flaw_is_excused() -> None:
     for index, file in product((None, 6, 7, 8), (FILE, "g1/other")):
         follows = replace(after(index, (30, 40), (FILE, 10, 20)), file=file)
         found = findings(held("n1", [follows, torn], mark=5))
-        assert found[0].flaw.index == 7 and (found[0].klass, found[0].fails) == (TORN_TAIL, False)
+        assert len(found) == 2 and (found[0].flaw.index, found[0].klass, found[0].fails) == (7, TORN_TAIL, False)
+        assert found[0].flaw.proof.startswith("p; the node was killed")
         excused = index is None or index >= 7
         assert (found[1].klass, found[1].fails) == ((TORN_TAIL, False) if excused else (REORDERED, True))
         assert found[1].flaw.proof == ("q; it follows from entry.body at entry 7" if excused else "q")
     unplaced = replace(torn, index=None)
     found = findings(held("n1", [after(8, (30, 40), (FILE, 10, 20)), unplaced], mark=5))
     assert [(one.klass, one.fails) for one in found] == [(TORN_TAIL, False), (REORDERED, True)]
+
+
+ENTRY = 100
+"""The size of the entries in the files of the tests below: four from byte 0 on."""
+WORD = range(ENTRY + 36, ENTRY + 40)
+"""The bytes of the chain word of entry 1."""
+WHOLE = bytes(range(1, ENTRY + 1)) * 4
+
+
+class Pair:
+    """Two replicas with one log file each, of which the first is judged."""
+
+    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.base = 0
+        """Where the peer has the entries."""
+        self.one, self.peer = pair(base, WHOLE, WHOLE)
+        for each in (self.one, self.peer):
+            each.reports = [LogReport(FILE, 0, len(WHOLE), 4, 0, 3, last_intact_index=3)]
+
+        def locate(_one: Replica, index: int) -> Located | None:
+            return Located(self.base, self.base + ENTRY * index, ENTRY, 1, 0) if 0 <= index < 4 else None
+
+        monkeypatch.setattr(verdicts, "locate", locate)
+
+    def told(self, flaw: Flaw, *altered: int, divergent: int | None = None, alone: bool = False) -> list[tuple[int | None, int, int]]:
+        """Entry and bytes of the findings for this flaw, if these bytes of the file are altered."""
+        data = bytearray(WHOLE)
+        for place in altered:
+            data[place] ^= 0xFF
+        self.put(self.one, bytes(data))
+        self.one.flaws = [flaw]
+        result = {} if divergent is None else {"n1": divergent}
+        self.found = findings(self.one, *([] if alone else [self.peer]), compared=3, divergent=result)
+        return sorted((found.flaw.index, found.flaw.byte_from, found.flaw.byte_to) for found in self.found)  # type: ignore[type-var]
+
+    @staticmethod
+    def put(one: Replica, data: bytes) -> None:
+        (Path(one.log) / "data" / FILE.rpartition("/")[2]).write_bytes(data)
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    return Pair(tmp_path, monkeypatch)
+
+
+BODY = Flaw("entry.body", FILE, 1, ENTRY + 48, 2 * ENTRY, "p", measures=((FILE, 0, 1),))
+CHAIN = Flaw("entry.chain", FILE, 2, 2 * ENTRY, 3 * ENTRY, "p")
+
+
+def test_damage_is_narrowed_to_the_bytes_that_differ_from_a_peer(two: Pair) -> None:
+    """Anywhere in the entry, if its parts contradict each other; else within the field that is wrong by itself."""
+    size = replace(BODY, rule="entry.size", byte_from=ENTRY + 4, byte_to=ENTRY + 8)
+    for first in (ENTRY, ENTRY + 5, 2 * ENTRY - 1):
+        for last in (place for place in (first, ENTRY + 7, ENTRY + 60) if place >= first):
+            assert two.told(BODY, 37, first, last if last > first else 37 + 3) == [(1, first, last + 1)]
+            assert two.found[0].flaw.measures == () and two.found[0].flaw.proof.endswith("on n2")
+            inside = [place for place in (first, last) if place in range(ENTRY + 4, ENTRY + 8)]
+            bounds = (inside[0], inside[-1] + 1) if inside else (size.byte_from, size.byte_to)
+            assert two.told(size, *{first, last}) == [(1, *bounds)]
+    assert two.told(BODY) == [(1, BODY.byte_from, BODY.byte_to)]
+    other = replace(BODY, rule="record.crc")
+    assert two.told(other, ENTRY + 60) == [(1, BODY.byte_from, BODY.byte_to)], "no rot, whatever the bytes are"
+    two.base = len(WHOLE)
+    assert two.told(BODY, ENTRY + 5, ENTRY + 60) == [(1, ENTRY + 60, ENTRY + 61)], "the peer has the entry in another file"
+
+
+def test_damage_that_cannot_be_compared_keeps_its_place(two: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a peer, where the peers hold other entries, and of too many bytes."""
+    kept = [(1, BODY.byte_from, BODY.byte_to)]
+    assert two.told(BODY, ENTRY + 60, alone=True) == kept and two.told(CHAIN, *WORD, alone=True) == [(2, 2 * ENTRY, 3 * ENTRY)]
+    for divergent, stale in product((None, 0, 1, 2), repeat=2):
+        two.one.stale_from = stale
+        apart = min((index for index in (divergent, stale) if index is not None), default=9) <= 1
+        assert two.told(BODY, ENTRY + 60, divergent=divergent) == (kept if apart else [(1, ENTRY + 60, ENTRY + 61)])
+    two.one.stale_from = None
+    for most in (51, 52, 53):
+        monkeypatch.setattr(bytewise, "READ_MAX", most)
+        assert two.told(BODY, ENTRY + 60) == ([(1, ENTRY + 60, ENTRY + 61)] if most >= 52 else kept)
+    assert two.told(CHAIN, *WORD) == [(1, WORD.start, WORD.stop), (2, 2 * ENTRY, 3 * ENTRY)]
+
+
+def test_a_shorter_file_of_the_peer_is_not_compared(two: Pair) -> None:
+    """Nor one that is gone. The finding is the whole entry."""
+    two.put(two.peer, WHOLE[: ENTRY + 70])
+    assert two.told(BODY, ENTRY + 60) == [(1, ENTRY, 2 * ENTRY)]
+    (Path(two.peer.log) / "data" / FILE.rpartition("/")[2]).unlink()
+    assert two.told(BODY, ENTRY + 60) == [(1, ENTRY, 2 * ENTRY)]
+
+
+def test_an_entry_that_was_altered_with_its_chain_word(two: Pair) -> None:
+    """Shows in the next entry, and is the finding: with all bytes that differ, or with its word where the peer is damaged itself. The next
+    entry is one only if it differs, too, or if nothing does."""
+    for hurt, word, before, here in product((False, True), ((), tuple(WORD), (WORD[3],)), ((), (ENTRY + 60,), (37,)), ((), (2 * ENTRY + 9,))):
+        two.peer.flaws = [Flaw("entry.body", FILE, 1, ENTRY + 50, ENTRY + 60, "p")] if hurt else []
+        expected: list[tuple[int, int, int]] = []
+        if word:
+            end = ENTRY + 61 if before == (ENTRY + 60,) and not hurt else word[-1] + 1
+            expected.append((1, word[0], end))
+        if here:
+            expected.append((2, here[0], here[0] + 1))
+        assert two.told(CHAIN, *word, *before, *here) == (expected or [(2, 2 * ENTRY, 3 * ENTRY)]), (hurt, word, before, here)
+    two.peer.flaws = []
+    for begin in range(4):
+        two.one.begin = Begin(begin, 0, 0, 0)
+        assert two.told(CHAIN, *WORD) == ([(1, WORD.start, WORD.stop)] if begin < 2 else [(2, 2 * ENTRY, 3 * ENTRY)]), "it was trimmed"
