@@ -267,15 +267,15 @@ class Pair:
         data = bytearray(WHOLE)
         for place in altered:
             data[place] ^= 0xFF
-        self.put(self.one, bytes(data))
+        self.put(self.one, bytes(data), flaw.file)
         self.one.flaws = [flaw]
         result = {} if divergent is None else {"n1": divergent}
         self.found = findings(self.one, *([] if alone else [self.peer]), compared=3, divergent=result)
         return sorted((found.flaw.index, found.flaw.byte_from, found.flaw.byte_to) for found in self.found)  # type: ignore[type-var]
 
     @staticmethod
-    def put(one: Replica, data: bytes) -> None:
-        (Path(one.log) / "data" / FILE.rpartition("/")[2]).write_bytes(data)
+    def put(one: Replica, data: bytes, file: str = FILE) -> None:
+        (Path(one.log) / "data" / file.rpartition("/")[2]).write_bytes(data)
 
 
 @pytest.fixture
@@ -290,9 +290,11 @@ CHAIN = Flaw("entry.chain", FILE, 2, 2 * ENTRY, 3 * ENTRY, "p")
 def test_damage_is_narrowed_to_the_bytes_that_differ_from_a_peer(two: Pair) -> None:
     """Anywhere in the entry, if its parts contradict each other; else within the field that is wrong by itself."""
     size = replace(BODY, rule="entry.size", byte_from=ENTRY + 4, byte_to=ENTRY + 8)
+    checksum = replace(BODY, rule="entry.body-crc", byte_from=ENTRY + 40, byte_to=ENTRY + 44)
     for first in (ENTRY, ENTRY + 5, 2 * ENTRY - 1):
         for last in (place for place in (first, ENTRY + 7, ENTRY + 60) if place >= first):
             assert two.told(BODY, 37, first, last if last > first else 37 + 3) == [(1, first, last + 1)]
+            assert two.told(checksum, first, last if last > first else 37) == [(1, first, last + 1)]
             assert two.found[0].flaw.measures == () and two.found[0].flaw.proof.endswith("on n2")
             inside = [place for place in (first, last) if place in range(ENTRY + 4, ENTRY + 8)]
             bounds = (inside[0], inside[-1] + 1) if inside else (size.byte_from, size.byte_to)
@@ -302,6 +304,9 @@ def test_damage_is_narrowed_to_the_bytes_that_differ_from_a_peer(two: Pair) -> N
     assert two.told(other, ENTRY + 60) == [(1, BODY.byte_from, BODY.byte_to)], "no rot, whatever the bytes are"
     two.base = len(WHOLE)
     assert two.told(BODY, ENTRY + 5, ENTRY + 60) == [(1, ENTRY + 60, ENTRY + 61)], "the peer has the entry in another file"
+    second = replace(BODY, file=f"{FILE[:-3]}{len(WHOLE)}")
+    two.put(two.peer, WHOLE, second.file)
+    assert two.told(second, ENTRY + 5) == [(1, ENTRY + 5, ENTRY + 6)]
 
 
 def test_damage_that_cannot_be_compared_keeps_its_place(two: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,12 +335,12 @@ def test_a_shorter_file_of_the_peer_is_not_compared(two: Pair) -> None:
 def test_an_entry_that_was_altered_with_its_chain_word(two: Pair) -> None:
     """Shows in the next entry, and is the finding: with all bytes that differ, or with its word where the peer is damaged itself. The next
     entry is one only if it differs, too, or if nothing does."""
-    for hurt, word, before, here in product((False, True), ((), tuple(WORD), (WORD[3],)), ((), (ENTRY + 60,), (37,)), ((), (2 * ENTRY + 9,))):
+    for hurt, word, before, here in product((False, True), ((), tuple(WORD), (WORD[3],)), ((), (ENTRY + 60,), (70, ENTRY + 5)), ((), (2 * ENTRY + 9,))):
         two.peer.flaws = [Flaw("entry.body", FILE, 1, ENTRY + 50, ENTRY + 60, "p")] if hurt else []
         expected: list[tuple[int, int, int]] = []
         if word:
-            end = ENTRY + 61 if before == (ENTRY + 60,) and not hurt else word[-1] + 1
-            expected.append((1, word[0], end))
+            inside = [place for place in (*word, *before) if place in (WORD if hurt else range(ENTRY, 2 * ENTRY))]
+            expected.append((1, min(inside), max(inside) + 1))
         if here:
             expected.append((2, here[0], here[0] + 1))
         assert two.told(CHAIN, *word, *before, *here) == (expected or [(2, 2 * ENTRY, 3 * ENTRY)]), (hurt, word, before, here)
