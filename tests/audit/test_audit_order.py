@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ledgermq.audit.checks import order
 from ledgermq.audit.checks.opening import find_replicas
-from ledgermq.audit.checks.order import numbers_of
+from ledgermq.audit.checks.order import ProducerRun, numbers_of
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.jobs import audit
@@ -121,17 +121,28 @@ Known = tuple[int, int, int, int]
 """Sequence number, epoch, index and place of a producer's last message."""
 
 
+class OddWriter(Writer):
+    """Puts the message group before all other properties in odd queues."""
+
+    @staticmethod
+    def record(message: Message, offset: int, pos: int) -> bytes:
+        record, group = Writer.record(message, offset, pos), b"__SHARDINGKEY\x01" + message.group.encode() + b"\x02"
+        unique = b"UNIQ_KEY\x01" + message.key.encode() + b"\x02"
+        return record.replace(unique + group, group + unique) if message.queue % 2 else record
+
+
 class Model:
     """A log of one file, written message by message, and the flaws of order that it has."""
 
     def __init__(self, base: Path) -> None:
-        self.writer = Writer(base / "n1", data_bytes=1 << 17)
+        self.writer = OddWriter(base / "n1", data_bytes=1 << 17)
         for message in (membership(NODES), election(1, "n1", CREATED)):
             self.writer.append(message)
         self.file = f"g1/dledger-n1/data/{0:020d}"
         self.flaws: list[Flaw] = []
         self.last: dict[int, Known] = {}
         self.unnumbered: list[int] = []
+        self.runs: list[ProducerRun] = []
         self.places: dict[tuple[str, str], tuple[int, int]] = {}
 
     def append(self, message: Message) -> Placed:
@@ -154,11 +165,17 @@ class Model:
                 self._flaw("order.producer", placed, proof, measures)
         self.last[producer] = sequence, epoch, placed.index, placed.pos
 
-    def unnumber(self) -> None:
-        self.unnumbered.append(self.append(Message("flights", b"x", 0, "", "no native id", 0, CREATED, 1, 1)).index)
+    def unnumber(self, flag: int) -> None:
+        """A message without a native id, or with an impossible place in its frame."""
+        key = "no native id" if flag > 0 else native_id(self.writer.log_id, 1, 1, 3)
+        self.unnumbered.append(self.append(Message("flights", b"x", 0, "", key, 0, CREATED, 1, flag)).index)
+
+    def rest(self) -> None:
+        for _ in range(12):
+            self.append(Message("flights", b"x", tag="topic", time=CREATED))
 
     def group(self, topic: str, group: str, queue: int) -> None:
-        placed = self.append(Message(topic, b"\x02__SHARDINGKEY\x01other\x02", queue, "", "k", 0, CREATED, group=group))
+        placed = self.append(Message(topic, b"\x02__SHARDINGKEY\x01other\x02", queue, "", "k__SHARDINGKEY\x01x", 0, CREATED, group=group))
         before, moves = self.places.get((topic, group), (queue, 0))
         self.places[topic, group] = queue, moves + (queue != before)
         if queue != before and moves == 2:
@@ -173,10 +190,15 @@ class Model:
         self.flaws.append(Flaw(rule, self.file, placed.index, placed.pos, placed.pos + placed.size, proof, measures=measures))
 
     def told(self, kernel: Kernel | None, window_bytes: int) -> list[Flaw]:
+        """The flaws that a scan finds. All scans follow the producers alike, up to the end of the file."""
         (one,) = find_replicas(str(self.writer.node_dir))
         work = Scan(one.tasks()[0], None, kernel)
         for _ in work.columns(window_bytes):
             pass
+        producers = {run.producer: (run.last_sequence, run.last_epoch, run.last_index, run.last_at) for run in work.report.producers}
+        assert producers == self.last and work.report.unnumbered == self.unnumbered
+        self.runs = self.runs or sorted(work.report.producers, key=lambda run: run.producer)
+        assert sorted(work.report.producers, key=lambda run: run.producer) == self.runs
         found = [flaw for flaw in work.report.flaws if flaw.rule.startswith("order.")]
         return sorted(found, key=lambda flaw: flaw.byte_from)
 
@@ -197,14 +219,47 @@ def test_flaws_of_order_in_a_log_of_any_shape(tmp_path: Path, seed: int) -> None
             before = model.places.get((topic, group), (0, 0))[0]
             model.group(topic, group, rng.choice((before, before, rng.randrange(3))))
         elif way == "u":
-            model.unnumber()
+            model.unnumber(rng.choice((1, -1)))
         else:
             model.change("topic" if way == "c" and rng.random() < 0.3 else "group")
     model.writer.finish()
     assert {flaw.rule for flaw in model.flaws} >= {"order.producer"}
+    if seed == 2:
+        flip(model.writer.log / "data" / f"{0:020d}", model.writer.entries[2].pos + 140)
     for kernel in dict.fromkeys((None, KERNEL)):
         for window_bytes in (1500, 1 << 20):
             assert model.told(kernel, window_bytes) == model.flaws, window_bytes
+
+
+def test_a_changed_topic_is_forgotten_once(tmp_path: Path) -> None:
+    """In the piece in which it changed, and in a piece without any group. Three moves since then are a flaw again, wherever pieces end."""
+    model = Model(tmp_path)
+    for quiet in (False, True, False):
+        for queue in (0, 1, 0):
+            model.group("orders", "a", queue)
+        if quiet:
+            model.rest()
+        model.change("topic")
+        if quiet:
+            model.rest()
+    for queue in (0, 1):
+        model.group("orders", "a", queue)
+    model.rest()
+    for queue in (0, 1):
+        model.group("orders", "a", queue)
+    model.writer.finish()
+    assert len(model.flaws) == 1
+    for window_bytes in (1500, 1 << 20):
+        assert model.told(None, window_bytes) == model.flaws
+
+
+def test_a_damaged_message_moves_no_group(tmp_path: Path) -> None:
+    model = Model(tmp_path)
+    for queue in (0, 1, 0, 1):
+        model.group("orders", "a", queue)
+    model.writer.finish()
+    flip(model.writer.log / "data" / f"{0:020d}", model.writer.entries[-1].pos + 140)
+    assert len(model.flaws) == 1 and model.told(None, 1 << 20) == []
 
 
 @pytest.mark.parametrize("most", [2, 3])
