@@ -218,7 +218,8 @@ def test_a_file_is_compared_with_one_that_has_the_sealed_bytes(tmp_path: Path) -
 def test_the_root_in_a_seal_is_that_of_its_file() -> None:
     """Which is looked at only where the file has the sealed bytes."""
     for root, entries, digest in product(("00" * 16, "01" * 16, ""), (6, 7), ("s", "x", "")):
-        found = [one for one in judged({"n0": digest}, {"v": 2, "tree": {"root": root, "entries": entries}}) if one.flaw.rule == "seal.tree"]
+        told = judged({"n0": digest}, {"v": 2, "tree": {"root": root, "entries": entries}})
+        found = [one for one in told if one.flaw.rule == "seal.tree"]
         assert len(found) == (digest == "s" and (root, entries) != ("00" * 16, 7))
         for one in found:
             flaw = one.flaw

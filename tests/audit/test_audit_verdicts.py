@@ -335,7 +335,8 @@ def test_a_shorter_file_of_the_peer_is_not_compared(two: Pair) -> None:
 def test_an_entry_that_was_altered_with_its_chain_word(two: Pair) -> None:
     """Shows in the next entry, and is the finding: with all bytes that differ, or with its word where the peer is damaged itself. The next
     entry is one only if it differs, too, or if nothing does."""
-    for hurt, word, before, here in product((False, True), ((), tuple(WORD), (WORD[3],)), ((), (ENTRY + 60,), (70, ENTRY + 5)), ((), (2 * ENTRY + 9,))):
+    words, others = ((), tuple(WORD), (WORD[3],)), ((), (ENTRY + 60,), (70, ENTRY + 5))
+    for hurt, word, before, here in product((False, True), words, others, ((), (2 * ENTRY + 9,))):
         two.peer.flaws = [Flaw("entry.body", FILE, 1, ENTRY + 50, ENTRY + 60, "p")] if hurt else []
         expected: list[tuple[int, int, int]] = []
         if word:
