@@ -76,6 +76,14 @@ def test_the_file_in_which_the_mark_stands(tmp_path: Path, marked: int, end: int
         assert (excuse(one, flaw("index.unit", index), 20, []) is not None) is excused
 
 
+def test_a_mark_in_a_file_without_a_readable_entry(tmp_path: Path) -> None:
+    """Excuses nothing up to the marked entry, be it the first one of the log."""
+    one = replica(tmp_path)
+    one.mark, one.reports = Mark(1, 0, 1, 0, "id"), []
+    assert excuse(one, flaw("index.unit", 0), 20, []) is None
+    assert excuse(one, flaw("index.unit", 1), 20, []) is not None
+
+
 def test_what_does_not_count_above_the_mark(tmp_path: Path) -> None:
     """A torn flaw, unless its entry was compared; a blank alone, and the key index, although it was. Without a mark everything is above."""
     killed, unmarked = replica(tmp_path), replica(tmp_path, "n2", marked=None)
@@ -132,6 +140,19 @@ def test_sectors_that_were_never_written(tmp_path: Path, chunk: int, sectors: tu
             seen = whole[start:end] != lost(whole, sectors, spoilt, since)[start:end]
             assert (found is not None) is (expected and seen), (sectors, since, spoilt, start, end)
             assert found is None or "sectors that were never written" in found
+
+
+def test_a_sector_is_judged_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zero bytes with other ones behind them in their sector are damage, wherever the compared pieces end."""
+    monkeypatch.setattr(bytewise, "CHUNK", SECTOR)
+    whole = bytes(range(1, 129)) * (SECTORS * SECTOR // 128)
+    one, peer = replica(tmp_path, data=whole), replica(tmp_path, "peer", data=whole)
+    path = Path(one.log) / "data" / FILE.rpartition("/")[2]
+    for end in (*range(300 + SECTOR - 200, 3 * SECTOR, 100), 2 * SECTOR):
+        start = end - 1 - (end - 1) % SECTOR
+        path.write_bytes(whole[:start] + bytes(end - start) + whole[end:])
+        found = excuse(one, flaw("entry.body", 11, torn=False, bounds=(300, 3 * SECTOR)), 11, [peer])
+        assert (found is not None) is (end % SECTOR == 0), end
 
 
 def test_what_cannot_be_compared_is_not_excused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.audit.checks.order import numbers_of
+from ledgermq.audit.checks import order
+from ledgermq.audit.checks.opening import find_replicas
+from ledgermq.audit.checks.order import ProducerRun, numbers_of
+from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.jobs import audit
+from ledgermq.audit.reading.native import KERNEL, Kernel
 from tests.audit.client_cases import native_id
 from tests.audit.damage_cases import CREATED, NODES, flip
 from tests.audit.log_writer import Message, Placed, Writer, election, membership
@@ -109,6 +115,165 @@ def test_a_message_group_that_goes_to_and_fro(tmp_path: Path) -> None:
 def told_of(base: Path, messages: Sequence[Message]) -> list[tuple[str, int | None, str]]:
     written(base, messages)
     return told(base, "order.group")
+
+
+Known = tuple[int, int, int, int]
+"""Sequence number, epoch, index and place of a producer's last message."""
+
+
+class OddWriter(Writer):
+    """Puts the message group before all other properties in odd queues."""
+
+    @staticmethod
+    def record(message: Message, offset: int, pos: int) -> bytes:
+        record, group = Writer.record(message, offset, pos), b"__SHARDINGKEY\x01" + message.group.encode() + b"\x02"
+        unique = b"UNIQ_KEY\x01" + message.key.encode() + b"\x02"
+        return record.replace(unique + group, group + unique) if message.queue % 2 else record
+
+
+class Model:
+    """A log of one file, written message by message, and the flaws of order that it has."""
+
+    def __init__(self, base: Path) -> None:
+        self.writer = OddWriter(base / "n1", data_bytes=1 << 17)
+        for message in (membership(NODES), election(1, "n1", CREATED)):
+            self.writer.append(message)
+        self.file = f"g1/dledger-n1/data/{0:020d}"
+        self.flaws: list[Flaw] = []
+        self.last: dict[int, Known] = {}
+        self.unnumbered: list[int] = []
+        self.runs: list[ProducerRun] = []
+        self.places: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def append(self, message: Message) -> Placed:
+        """Behind a message that has no part in any order: flaws of neighbours would become one."""
+        self.writer.append(Message("plain", b"x", time=CREATED))
+        return self.writer.append(message)
+
+    def number(self, producer: int, epoch: int, sequence: int) -> None:
+        key = native_id(self.writer.log_id, producer, epoch, sequence)
+        placed = self.append(Message("flights", b"x", 0, "", key, 0, CREATED, 1, 1))
+        if producer in self.last:
+            before, older, index, place = self.last[producer]
+            lost = sum(index < number < placed.index for number in self.unnumbered)
+            proof = f"sequence number {sequence} of producer {producer} follows {before}"
+            if epoch < older:
+                proof = f"producer {producer} goes on in an older epoch, at sequence number {sequence}"
+            explained = epoch >= older and 0 < sequence - before - 1 <= lost
+            measures = ((self.file, place, placed.pos + 48),) if explained else ()
+            if sequence != before + 1 or epoch < older:
+                self._flaw("order.producer", placed, proof, measures)
+        self.last[producer] = sequence, epoch, placed.index, placed.pos
+
+    def unnumber(self, flag: int) -> None:
+        """A message without a native id, or with an impossible place in its frame."""
+        key = "no native id" if flag > 0 else native_id(self.writer.log_id, 1, 1, 3)
+        self.unnumbered.append(self.append(Message("flights", b"x", 0, "", key, 0, CREATED, 1, flag)).index)
+
+    def rest(self) -> None:
+        for _ in range(12):
+            self.append(Message("flights", b"x", tag="topic", time=CREATED))
+
+    def group(self, topic: str, group: str, queue: int) -> None:
+        placed = self.append(Message(topic, b"\x02__SHARDINGKEY\x01other\x02", queue, "", "k__SHARDINGKEY\x01x", 0, CREATED, group=group))
+        before, moves = self.places.get((topic, group), (queue, 0))
+        self.places[topic, group] = queue, moves + (queue != before)
+        if queue != before and moves == 2:
+            self._flaw("order.group", placed, f"message group {group} of {topic} changes its queue repeatedly")
+
+    def change(self, tag: str) -> None:
+        self.append(Message("rmq_sys_ledgermq_config", b"{}", tag=tag, time=CREATED))
+        if tag == "topic":
+            self.places.clear()
+
+    def _flaw(self, rule: str, placed: Placed, proof: str, measures: tuple[tuple[str, int, int], ...] = ()) -> None:
+        self.flaws.append(Flaw(rule, self.file, placed.index, placed.pos, placed.pos + placed.size, proof, measures=measures))
+
+    def told(self, kernel: Kernel | None, window_bytes: int) -> list[Flaw]:
+        """The flaws that a scan finds. All scans follow the producers alike, up to the end of the file."""
+        (one,) = find_replicas(str(self.writer.node_dir))
+        work = Scan(one.tasks()[0], None, kernel)
+        for _ in work.columns(window_bytes):
+            pass
+        producers = {run.producer: (run.last_sequence, run.last_epoch, run.last_index, run.last_at) for run in work.report.producers}
+        assert producers == self.last and work.report.unnumbered == self.unnumbered
+        self.runs = self.runs or sorted(work.report.producers, key=lambda run: run.producer)
+        assert sorted(work.report.producers, key=lambda run: run.producer) == self.runs
+        found = [flaw for flaw in work.report.flaws if flaw.rule.startswith("order.")]
+        return sorted(found, key=lambda flaw: flaw.byte_from)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flaws_of_order_in_a_log_of_any_shape(tmp_path: Path, seed: int) -> None:
+    """Producers and groups beside each other, in pieces of any size, by both scans: each flaw with its entry, its proof and what explains
+    it."""
+    model, rng = Model(tmp_path), random.Random(seed)
+    model.rest()
+    for _ in range(90):
+        way = rng.choice("pppppuggggggcx")
+        if way == "p":
+            producer = rng.randrange(1, 4)
+            sequence, epoch, *_ = model.last.get(producer, (6, 1, 0, 0))
+            model.number(producer, epoch + rng.choice((0,) * 9 + (1, -1)) if epoch else 1, sequence + rng.choice((1,) * 6 + (2, 3, 0)))
+        elif way == "g":
+            topic, group = rng.choice(("orders", "flights")), rng.choice("ab")
+            before = model.places.get((topic, group), (0, 0))[0]
+            model.group(topic, group, rng.choice((before, before, rng.randrange(3))))
+        elif way == "u":
+            model.unnumber(rng.choice((1, -1)))
+        else:
+            model.change("topic" if way == "c" and rng.random() < 0.3 else "group")
+    model.writer.finish()
+    assert {flaw.rule for flaw in model.flaws} >= {"order.producer"}
+    if seed == 2:
+        for entry in model.writer.entries[2:22:2]:
+            flip(model.writer.log / "data" / f"{0:020d}", entry.pos + 140)
+    for kernel in dict.fromkeys((None, KERNEL)):
+        for window_bytes in (1500, 1 << 20):
+            assert model.told(kernel, window_bytes) == model.flaws, window_bytes
+
+
+def test_a_changed_topic_is_forgotten_once(tmp_path: Path) -> None:
+    """In the piece in which it changed, and in a piece without any group. Three moves since then are a flaw again, wherever pieces end."""
+    model = Model(tmp_path)
+    for quiet in (False, True, False):
+        for queue in (0, 1, 0):
+            model.group("orders", "a", queue)
+        if quiet:
+            model.rest()
+        model.change("topic")
+        if quiet:
+            model.rest()
+    for queue in (0, 1):
+        model.group("orders", "a", queue)
+    model.rest()
+    for queue in (0, 1):
+        model.group("orders", "a", queue)
+    model.writer.finish()
+    assert len(model.flaws) == 1
+    for window_bytes in (900, 1500, 2200, 3000, 1 << 20):
+        assert model.told(None, window_bytes) == model.flaws
+
+
+def test_a_damaged_message_moves_no_group(tmp_path: Path) -> None:
+    model = Model(tmp_path)
+    for queue in (0, 1, 0, 1):
+        model.group("orders", "a", queue)
+    model.writer.finish()
+    flip(model.writer.log / "data" / f"{0:020d}", model.writer.entries[-1].pos + 140)
+    assert len(model.flaws) == 1 and model.told(None, 1 << 20) == []
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_groups_that_are_not_remembered(tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin again: only the youngest ones are."""
+    monkeypatch.setattr(order, "GROUPS_MAX", most)
+    model = Model(tmp_path)
+    for group, queue in (("a", 0), ("a", 1), ("a", 0), ("b", 0), ("c", 0), ("a", 1)):
+        model.group("orders", group, queue)
+    model.writer.finish()
+    assert len(model.flaws) == 1
+    assert model.told(None, 1 << 20) == (model.flaws if most == 3 else [])
 
 
 @settings(max_examples=50, deadline=None)

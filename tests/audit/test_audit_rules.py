@@ -61,12 +61,12 @@ def test_bytes_of_a_run_may_lie_in_any_order() -> None:
     assert [(flaw.byte_from, flaw.byte_to) for flaw in joined] == [(40, 90)]
 
 
-@pytest.mark.parametrize("limit", range(6))
+@pytest.mark.parametrize("limit", range(7))
 def test_beyond_the_limit_one_flaw_stands_for_a_rule_and_a_file(limit: int) -> None:
     """Of the first entry that is known, over all bytes, torn only if all are, and compared with nothing."""
-    flaws = [at(9, torn=True), at(5), at(None), at(7, torn=True), replace(at(1, torn=True), file="h")]
+    flaws = [at(9, torn=True), at(5), at(None), at(7, torn=True), replace(at(1, torn=True), file="h"), replace(at(None), file="i")]
     told = coalesce(flaws, limit)
-    assert told[: min(limit, 5)] == flaws[:limit]
+    assert told[: min(limit, 6)] == flaws[:limit]
     rest = flaws[limit:]
     expected = []
     for file in dict.fromkeys(flaw.file for flaw in rest):

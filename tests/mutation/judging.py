@@ -289,7 +289,6 @@ class Judge:
         numbers = {place: number for number, place in enumerate(places)}
         tests = {test: (reached.seconds, [numbers[place] for place in reached.places]) for test, reached in self._reached.items()}
         files = {file: digest([Path(file)]) for file in {self._file(test) for test in tests}}
-        self._kept.parent.mkdir(exist_ok=True)
         kept = {"product": self._product, "files": files, "places": list(numbers), "tests": tests}
         self._kept.write_text(json.dumps(kept))
 
@@ -396,6 +395,7 @@ def digest(files: Sequence[Path]) -> str:
 
 def judge(paths: Sequence[Path], tests: Sequence[str], kept: Path, work: Callable[[Judge], None], slowest_s: float = SLOWEST_S) -> None:
     """Collect these tests (arguments of pytest) and call `work` with the judge of the functions in these files."""
+    kept.parent.mkdir(exist_ok=True)  # pytest makes only the last directory of `--basetemp`
     options = ["-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not slow and not soak and not verify"]
     status = pytest.main([*options, f"--basetemp={kept.parent / 'tmp'}", *tests], plugins=[Judge(paths, kept, work, slowest_s)])
     if status is not pytest.ExitCode.OK:

@@ -169,7 +169,8 @@ def test_loop():
     assert loop(3) == 0
 
 
-def test_step():
+def test_step(tmp_path):
+    assert tmp_path.is_dir(), "also of the first run in a clone"
     assert [step(1, []), step(3, [4]), step(5, [4])] == [False, True, False]
 
 
