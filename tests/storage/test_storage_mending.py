@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
@@ -34,20 +34,23 @@ def path_of(base: int, kind: str = "data") -> str:
     return f"{ROOT}/{kind}/{file_name(base)}"
 
 
-class Log:
-    """Forty entries of 700 to 760 bytes in several files, closed cleanly, and where each of them lies."""
+BODIES = [600 + number % 7 * 10 for number in range(LAST + 1)]
 
-    def __init__(self) -> None:
+
+class Log:
+    """By default forty entries of 747 to 807 bytes in several files, closed cleanly, and where each of them lies."""
+
+    def __init__(self, bodies: Sequence[int] = BODIES, terms: Sequence[int] = [1] * (LAST + 1)) -> None:
         self.disk = ForgetfulDisk()
         self.disk.mkdirs(ROOT)
         EntryLog.create(self.disk, ROOT, IDENTITY)
         log = EntryLog.open(self.disk, ROOT, IDENTITY, clean=True)
-        for number in range(LAST + 1):
-            append(log, 1, body_bytes=600 + number % 7 * 10)
+        for body_bytes, term in zip(bodies, terms, strict=True):
+            append(log, 1, body_bytes=body_bytes, term=term)
         sync(log)
         log.flush_mark()
         self.mark = log.synced_mark
-        found = [log.read(index, 1) for index in range(LAST + 1)]
+        found = [log.read(index, 1) for index in range(len(bodies))]
         self.entries = [verify_range(bytes(one.data), one.first_index, one.term, one.pos, one.prev_chain) for one in found]
         self.ends = [entry.end_pos for entry in self.entries]
         log.close()
