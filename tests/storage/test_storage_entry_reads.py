@@ -3,6 +3,7 @@ trimmed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,13 +33,13 @@ class Entry:
     chain: int
 
 
-def written() -> tuple[EntryLog, list[Entry], ForgetfulDisk]:
+def written(terms: Sequence[int] = TERMS, bodies: Sequence[int] = BODIES) -> tuple[EntryLog, list[Entry], ForgetfulDisk]:
     disk = ForgetfulDisk()
     disk.mkdirs(ROOT)
     EntryLog.create(disk, ROOT, IDENTITY)
     log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
     entries = []
-    for index, (term, body) in enumerate(zip(TERMS, BODIES, strict=True)):
+    for index, (term, body) in enumerate(zip(terms, bodies, strict=True)):
         (one,) = log.append_leader(term, make_batch(1, body, first=index), np.array([index]), 1_700_000_000_500, HOST)
         entries.append(Entry(term, one.pos, bytes(one.data), one.prev_chain, one.last_chain))
     sync(log)
