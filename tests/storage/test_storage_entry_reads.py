@@ -16,6 +16,8 @@ from ledgermq.storage import entry_log
 from ledgermq.storage.disk import PAGE_BYTES
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.synced_mark import SyncedMarkFile
+from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import HOST, make_batch, make_identity, sync
 
 ROOT, SIZE = "/log", PAGE_BYTES
@@ -119,7 +121,7 @@ def test_every_question_about_an_entry(state: str) -> None:
     runs = [(index, TERMS[index]) for index in range(begin, len(TERMS)) if index == begin or TERMS[index] != TERMS[index - 1]]
     assert log.term_runs() == runs
     for outside in (begin - 2, begin - 1, len(entries), len(entries) + 1):
-        for ask in (log.term_at, log.pos_of, lambda index: log.read(index, 1)):
+        for ask in (log.term_at, log.pos_of, log.truncate_from, log.trim, lambda index: log.read(index, 1)):
             if (outside == begin - 1 and ask == log.term_at) or (outside == len(entries) and ask == log.pos_of):
                 continue
             with pytest.raises(AssertionError, match="is not in"):
@@ -166,29 +168,48 @@ def test_an_empty_log() -> None:
     disk = ForgetfulDisk()
     disk.mkdirs(ROOT)
     EntryLog.create(disk, ROOT, IDENTITY)
+    created = SyncedMarkFile.open(disk, f"{ROOT}/syncedmark", IDENTITY.log_id).value
     log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
+    assert created == SyncedMark(chain_crc=log.end_chain)
     assert (log.begin_index, log.begin_pos, log.end_index, log.end_pos, log.end_term, log.durable_index) == (0, 0, -1, 0, -1, -1)
     assert log.synced_mark == SyncedMark(chain_crc=log.end_chain) and log.chain_at(-1) == log.end_chain and log.term_runs() == []
     assert log.fenced is None and not log.dirty
 
 
+SHAPES = {"several in a file": (TERMS, BODIES), "one in a file": ([1, 1, 2, 3, 3, 3, 6], [3000] * 7)}
+
+
+@pytest.mark.parametrize("erase", [100, 1 << 20])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("state", ["appended", "opened"])
-def test_after_every_truncation_the_log_is_what_was_before(state: str) -> None:
-    """Its bytes behind the end are zero, and what is appended then continues it."""
-    _, entries, _, _ = log_in(state)
-    for cut in range(len(entries)):
-        log, _, _, disk = log_in(state)
+def test_after_every_truncation_the_log_is_what_was_before(state: str, shape: str, erase: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes behind the end are zero, in one more file at most, and durable with the next sync, as is what is appended then."""
+    monkeypatch.setattr(entry_log, "ERASE_BYTES", erase)
+    terms = SHAPES[shape][0]
+    for cut in range(len(terms)):
+        log, entries, disk = written(*SHAPES[shape])
+        if state == "opened":
+            log.flush_mark()
+            log.close()
+        watched = FaultyDisk(disk)
+        if state == "opened":
+            log = EntryLog.open(watched, ROOT, IDENTITY, clean=True)
         log.truncate_from(cut)
         end = entries[cut - 1].pos + len(entries[cut - 1].data) if cut else 0
         before = entries[cut - 1] if cut else Entry(-1, 0, b"", 0, entries[0].prev_chain)
         assert (log.end_index, log.end_pos, log.end_term, log.end_chain) == (cut - 1, end, before.term, before.chain)
         assert log.durable_index <= cut - 1 and log.synced_mark.index <= cut - 1
-        assert log.term_runs() == [(index, TERMS[index]) for index in range(cut) if not index or TERMS[index] != TERMS[index - 1]]
+        assert log.term_runs() == [(index, terms[index]) for index in range(cut) if not index or terms[index] != terms[index - 1]]
         stored = b"".join(disk.read_file(path) for path in disk.files() if "/data/" in path and path[-20:].isdigit())
-        assert not any(stored[end:])
+        assert not any(stored[end:]) and len(stored) <= end - end % SIZE + 2 * SIZE
+        units = b"".join(disk.read_file(path) for path in disk.files() if "/index/" in path)
+        assert not any(units[32 * cut :])
+        assert log.is_verified(0) is (state == "appended" or not end)
         (one,) = log.append_leader(7, make_batch(1, 480, first=99), np.array([99]), 1_700_000_000_500, HOST)
         assert (one.first_index, one.prev_chain, one.term) == (cut, before.chain, 7)
         assert bytes(log.read(cut, 0).data) == bytes(one.data) and log.term_at(cut) == 7
+        assert log.is_verified(one.pos)
         sync(log)
-        assert log.durable_index == cut
+        assert log.durable_index == cut and not [path for path, _ in disk.unsynced_pages() if "/data/" in path]
         log.close()
+        assert watched.open_files == 0
