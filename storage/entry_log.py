@@ -426,8 +426,6 @@ class EntryLog:
 
     def flush_mark(self) -> None:
         """Sync everything now, the mark last: for a clean stop, without a job in progress. Raises LogFenced."""
-        self._fence.require_open()
-        self.durability.file_ended()
         self._data.stop_preparing()
         while (job := self.begin_sync(idle=True)) is not None:
             error = None

@@ -3,7 +3,7 @@ trimmed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,11 @@ import pytest
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import entry_log
+from ledgermq.storage import entry_log, mapped_files
 from ledgermq.storage.disk import PAGE_BYTES
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.log_writer import MODES, make_writer
 from ledgermq.storage.synced_mark import SyncedMarkFile
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import HOST, make_batch, make_identity, sync
@@ -213,3 +214,107 @@ def test_after_every_truncation_the_log_is_what_was_before(state: str, shape: st
         assert log.durable_index == cut and not [path for path, _ in disk.unsynced_pages() if "/data/" in path]
         log.close()
         assert watched.open_files == 0
+
+
+# Stopping, and files that are open
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_closed_log_holds_nothing_and_loses_nothing(mode: str) -> None:
+    """Whatever its writer had buffered is in its files, as after the end of a process; a sync that was given up is no obstacle."""
+    disk = ForgetfulDisk()
+    disk.mkdirs(ROOT)
+    EntryLog.create(disk, ROOT, IDENTITY)
+    watched = FaultyDisk(disk)
+    writer = make_writer(mode, buffers=2, buffer_bytes=3 * SIZE, submit=lambda work: None)
+    log = EntryLog.open(watched, ROOT, IDENTITY, clean=True, writer=writer)
+    for index in range(5):
+        log.append_leader(1, make_batch(1, 1500, first=index), np.array([index]), 1_700_000_000_500, HOST)
+    log.read(0, SIZE)
+    assert log.begin_sync() is not None
+    log.give_up()
+    end = log.end_index, log.end_chain
+    log.close()
+    assert watched.open_files == 0
+    if mode == "pool":
+        with pytest.raises(OSError, match="the pool is closed"):
+            writer.drain()
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=False)
+    assert (log.end_index, log.end_chain) == end
+    log.close()
+
+
+def fill(log: EntryLog) -> None:
+    """Append until the next file is being made, and sync until nothing is left to do."""
+    while log._data.upcoming is None:
+        log.append_leader(9, make_batch(1, 480, first=99), np.array([99]), 1_700_000_000_500, HOST)
+    settle(log)
+
+
+def settle(log: EntryLog) -> None:
+    while (job := log.begin_sync(idle=True)) is not None:
+        job.run()
+        log.finish_sync(job, None)
+
+
+@pytest.mark.parametrize("cut", [None, 3])
+def test_before_a_clean_stop_everything_is_on_the_medium(cut: int | None) -> None:
+    """The log, its mark and its index, also if only the index has changed since the last sync. No file is made any more."""
+    works: list[Callable[[], None]] = []
+    log, _, disk = written()
+    log.flush_mark()
+    log.close()
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, submit=works.append)
+    if cut is not None:
+        log.truncate_from(cut)
+    fill(log)
+    log.append_leader(9, make_batch(1, 100, first=99), np.array([99]), 1_700_000_000_500, HOST)
+    settle(log)
+    assert [path for path, _ in disk.unsynced_pages()], "units wait for the end of their file"
+    log.flush_mark()
+    assert disk.unsynced_pages() == [] and log.synced_mark.index == log.end_index == log.durable_index
+    for work in works:
+        work()
+    assert not disk.exists(f"{ROOT}/data/next.alloc")
+    log.close()
+
+
+def test_a_file_that_was_made_ahead_is_no_reason_for_a_sync() -> None:
+    """It gets its name with the next one."""
+    works: list[Callable[[], None]] = []
+    log, _, disk = written()
+    log.flush_mark()
+    log.close()
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, submit=works.append)
+    fill(log)
+    while works:
+        works.pop()()
+    assert log._data.upcoming is not None and log._data.upcoming.ready
+    assert log.begin_sync() is None
+    end = log._data.end
+    job = log.begin_sync(idle=True)
+    assert job is not None and log._data.end == end + SIZE
+    job.run()
+    log.finish_sync(job, None)
+    log.close()
+
+
+def test_few_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a log that is read or appended to file by file, and of its index."""
+    monkeypatch.setattr(mapped_files, "OPEN_FILES_MAX", 1)
+    log, entries, disk = written([1] * 40, [1500] * 40)
+    log.flush_mark()
+    log.close()
+    watched = FaultyDisk(disk)
+    log = EntryLog.open(watched, ROOT, IDENTITY, clean=False)
+    watched.open_files_most = 0
+    for index in range(len(entries)):
+        assert bytes(log.read(index, 0).data) == entries[index].data
+    assert 0 < watched.open_files_most <= 8
+    watched.open_files_most = 0
+    for number in range(40):
+        log.append_leader(1, make_batch(1, 1500, first=number), np.array([number]), 1_700_000_000_500, HOST)
+        sync(log)
+        sync(log)
+    assert watched.open_files_most <= 8
+    log.close()
