@@ -199,6 +199,8 @@ def test_crcs_are_verified_in_every_run_of_terms() -> None:
         walker, pieces = walked(log)
         assert walker.point == log.point(at) and bool(walker.problem) is (at < len(terms))
         assert [term for piece in pieces for term in piece.terms.tolist()] == terms[:at]
+        if at == len(terms) and log_scan.CHUNK_BYTES > SIZE:
+            assert len(pieces) == 2, "a file is read at once"
         if at < len(terms):
             log.write(log.entries[at].pos, bytes(log.entries[at].data))
             assert [walker.point.index for _ in walker.pieces(log.ends[-1])][-1:] == [len(terms)]
@@ -254,7 +256,8 @@ def test_bytes_too_few_for_an_entry_end_a_file(rest: int) -> None:
     """Zeros are the end of the log, a blank of another length and other bytes are damage."""
     log = log_with(rest)
     no_blank, no_entry = "blank with a wrong length", "not an entry"
-    ends = {b"": "", b"\1": no_entry, bytes(rest - 1) + b"\1": no_entry, make_blank(rest - 1)[:8]: no_blank, make_blank(rest + 1)[:8]: no_blank}
+    ends = {b"": "", b"\1": no_entry, bytes(rest - 1) + b"\1": no_entry}
+    ends |= {make_blank(length)[:BLANK_BYTES]: no_blank for length in (rest - 1, rest + 1)}
     for data, said in ends.items():
         log.write(log.ends[1], data.ljust(rest, b"\0"))
         walker, _ = walked(log)

@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.proto.types import SyncedMark
+from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage import log_recovery, mapped_files
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.log_scan import Point
