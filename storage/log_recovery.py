@@ -418,7 +418,6 @@ class Recovery:
     def _sync(self) -> None:
         for file in self._dirty:
             file.sync()
-        self._dirty.clear()
         self._index.sync()
         for files in (self._files, self._index.files):
             if files.names_changed:

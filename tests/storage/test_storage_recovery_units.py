@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from itertools import product
 
@@ -11,6 +12,7 @@ from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage import log_recovery, mapped_files
+from ledgermq.storage.disk import DiskFile
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.log_scan import Point
 from ledgermq.storage.synced_mark import SyncedMarkFile
@@ -65,6 +67,7 @@ def test_a_wrong_unit_is_made_again(what: str) -> None:
         log = EntryLog.open(disk, ROOT, IDENTITY, clean=False)
         check(log, entries, units=True)
         assert log.report.rebuilt_units > 0, (index, what)
+        assert disk.unsynced_pages() == []
         log.close()
         log = EntryLog.open(disk, ROOT, IDENTITY, clean=False)
         check(log, entries, units=True)
@@ -253,11 +256,13 @@ def test_the_last_files_are_checked_entry_by_entry(clean: bool, structure: int, 
     """As many as hold so many bytes; if index files were missing, all of them. However many files there are, few are open at once."""
     monkeypatch.setattr(log_recovery, "STRUCTURE_BYTES", structure)
     monkeypatch.setattr(mapped_files, "OPEN_FILES_MAX", 1)
-    for suspect in (False, True):
+    for suspect in ("", "missing", "strange"):
         disk, entries = closed(EACH, [3000] * FILES)
         assert [entry.pos for entry in entries] == list(range(0, FILES * SIZE, SIZE))
-        if suspect:
+        if suspect == "missing":
             disk.vanish(path_of(0, "index", IDENTITY.index_file_bytes))
+        elif suspect:
+            disk.create(f"{ROOT}/index/strange", 1, allocate=False).close()
         watched = FaultyDisk(disk)
         log = EntryLog.open(watched, ROOT, IDENTITY, clean=clean)
         assert log.report.checked_files == (FILES if suspect else min(FILES, -(-structure // SIZE)))
@@ -279,6 +284,24 @@ def test_the_header_that_begins_a_file_is_looked_at(offset: int, clean: bool, mo
         log.close()
 
 
+def test_a_page_that_cannot_be_read_is_damage_and_any_other_failure_is_a_failure() -> None:
+    """Below the mark, before anything was written: a limit of the system is no damage."""
+    disk, entries = closed()
+    disk.break_page(path_of(entries[3].pos), 0)
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=False)
+    assert log.fenced is not None and log.fenced.exit_code == 75 and "the disk cannot read it" in str(log.fenced)
+    log.close()
+
+    class Refusing(FaultyDisk):
+        def open(self, path: str) -> DiskFile:
+            if "/data/" in path:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().open(path)
+
+    with pytest.raises(OSError, match="Too many open files"):
+        EntryLog.open(Refusing(closed()[0]), ROOT, IDENTITY, clean=False)
+
+
 # Above the mark
 
 
@@ -289,21 +312,26 @@ def unmarked() -> tuple[ForgetfulDisk, list[Entry], int]:
     return disk, entries, entries[-1].pos + len(entries[-1].data)
 
 
-def test_what_was_written_again_and_erased_is_counted_and_every_file_closed() -> None:
-    """Entries from the mark on; behind the end everything from the first byte that is not zero to the end of its file."""
+@pytest.mark.parametrize("far", [False, True])
+def test_what_was_written_again_and_erased_is_counted_and_every_file_closed(far: bool) -> None:
+    """Entries from the mark on; behind the end everything from the first byte that is not zero to the end of its file, unless the file is
+    removed. The names that are gone are durable."""
     disk, entries, end = unmarked()
     stray = 100
-    disk.flip(path_of(end), (end + stray) % SIZE)
     last = base = end - end % SIZE
     while disk.exists(path_of(base)):
         base += SIZE
     for number in range(3):
         disk.create(path_of(base + number * SIZE), SIZE, allocate=True).close()
+    disk.flip(*((path_of(base + SIZE), 5) if far else (path_of(end), (end + stray) % SIZE)))
     watched = FaultyDisk(disk)
     log = EntryLog.open(watched, ROOT, IDENTITY, clean=False)
     read_through(log, entries)
     assert log.report.rewritten_bytes == sum(len(entry.data) for entry in entries)
-    assert log.report.erased_bytes == last + SIZE - end - stray
+    assert log.report.erased_bytes == (0 if far else last + SIZE - end - stray)
+    names = watched.names("unlink", "sync_dir")
+    unlinked = max(at for at, (operation, path) in enumerate(names) if operation == "unlink" and path_of(base) == path)
+    assert ("sync_dir", f"{ROOT}/data") in names[unlinked:] and not log.dirty
     assert log.report.removed_files == (base - last) // SIZE + 3 - 2
     log.close()
     assert watched.open_files == 0
