@@ -216,6 +216,49 @@ def test_after_every_truncation_the_log_is_what_was_before(state: str, shape: st
         assert watched.open_files == 0
 
 
+def test_after_every_trim_the_log_begins_there() -> None:
+    """With the term and the chain of the entry before. No file that is gone stays open."""
+    terms, bodies = SHAPES["one in a file"]
+    for begin in range(len(terms)):
+        log, entries, disk = written(terms, bodies)
+        log.flush_mark()
+        log.close()
+        watched = FaultyDisk(disk)
+        log = EntryLog.open(watched, ROOT, IDENTITY, clean=True)
+        for index in range(len(terms)):
+            log.read(index, 0)
+        data = [path for path in log.trim(begin) if "/data/" in path]
+        assert data == [f"{ROOT}/data/{number * SIZE:020d}" for number in range(begin)]
+        for _ in range(2):
+            assert (log.begin_index, log.begin_pos) == (begin, begin * SIZE)
+            assert log.begin_term == (terms[begin - 1] if begin else -1) and log.begin_chain == entries[begin].prev_chain
+            runs = [(index, terms[index]) for index in range(begin, len(terms)) if index == begin or terms[index] != terms[index - 1]]
+            assert log.term_runs() == runs
+            log.flush_mark()
+            log.close()
+            assert watched.open_files == 0
+            log = EntryLog.open(watched, ROOT, IDENTITY, clean=True)
+        log.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_writer_still_holds_is_truncated_too(mode: str) -> None:
+    """It does not come back behind the end."""
+    disk = ForgetfulDisk()
+    disk.mkdirs(ROOT)
+    EntryLog.create(disk, ROOT, IDENTITY)
+    writer = make_writer(mode, buffers=4, buffer_bytes=SIZE, submit=lambda work: None)
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, writer=writer)
+    for index in range(4):
+        log.append_leader(1, make_batch(1, 700, first=index), np.array([index]), 1_700_000_000_500, HOST)
+    log.truncate_from(1)
+    (one,) = log.append_leader(2, make_batch(1, 100, first=9), np.array([9]), 1_700_000_000_500, HOST)
+    sync(log)
+    stored = disk.read_file(f"{ROOT}/data/{0:020d}")
+    assert stored[one.pos : one.end_pos] == bytes(one.data) and not any(stored[one.end_pos :])
+    log.close()
+
+
 # Stopping, and files that are open
 
 
@@ -271,6 +314,7 @@ def test_before_a_clean_stop_everything_is_on_the_medium(cut: int | None) -> Non
     log.append_leader(9, make_batch(1, 100, first=99), np.array([99]), 1_700_000_000_500, HOST)
     settle(log)
     assert [path for path, _ in disk.unsynced_pages()], "units wait for the end of their file"
+    log.append_leader(9, make_batch(1, 100, first=99), np.array([99]), 1_700_000_000_500, HOST)
     log.flush_mark()
     assert disk.unsynced_pages() == [] and log.synced_mark.index == log.end_index == log.durable_index
     for work in works:
