@@ -12,10 +12,10 @@ import pytest
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import entry_log, mapped_files
+from ledgermq.storage import entry_log, mapped_files, memory
 from ledgermq.storage.disk import PAGE_BYTES
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.errors import Exhausted, LogDamaged
 from ledgermq.storage.log_writer import MODES, make_writer
 from ledgermq.storage.synced_mark import SyncedMarkFile
 from tests.storage.faulty_disk import FaultyDisk
@@ -361,4 +361,41 @@ def test_few_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         sync(log)
         sync(log)
     assert watched.open_files_most <= 8
+    log.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_of_the_end_of_a_log_is_locked_if_its_writer_asks_for_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that is written to and the next one, and the writer's buffers."""
+    monkeypatch.setattr(memory, "lock", lambda area: None)
+    log, entries, disk = written()
+    log.flush_mark()
+    log.close()
+    for lock in (False, True):
+        writer = make_writer(mode, lock_memory=lock, buffers=2, buffer_bytes=SIZE)
+        log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, writer=writer)
+        files = [base for base in log._data.bases if base >= entries[-1].pos - entries[-1].pos % SIZE]
+        assert log.locked_bytes == ((len(files) + 2 * (mode == "pool")) * SIZE if lock else 0)
+        assert log.mapped_bytes == (len(files) * SIZE if lock else 0)
+        log.close()
+
+
+def test_an_append_at_the_limit_of_descriptors_is_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if only the second of its files cannot be opened."""
+    monkeypatch.setattr(mapped_files, "OPEN_FILES_MAX", 1)
+    log, entries, disk = written()
+    log.flush_mark()
+    log.close()
+    watched = FaultyDisk(disk)
+    log = EntryLog.open(watched, ROOT, IDENTITY, clean=True)
+    if log._data.end < log.end_pos + SIZE:
+        log._data.extend()
+    log._data.at(log.end_pos)
+    log._data.close_idle(lambda file: False)
+    watched.fail_opening(errno_of="EMFILE")
+    with pytest.raises(Exhausted, match="resumes by itself"):
+        log.append_leader(9, make_batch(2, 1000, first=99), np.arange(2), 1_700_000_000_500, HOST)
+    assert log.fenced is None and log.end_index == len(entries) - 1 and not log.durability.dirty
+    watched.heal()
+    assert len(log.append_leader(9, make_batch(2, 1000, first=99), np.arange(2), 1_700_000_000_500, HOST)) == 2
     log.close()
