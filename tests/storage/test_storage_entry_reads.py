@@ -3,6 +3,7 @@ trimmed."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage import entry_log, mapped_files, memory
-from ledgermq.storage.disk import PAGE_BYTES
+from ledgermq.storage.disk import PAGE_BYTES, DiskFile
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import Exhausted, LogDamaged
 from ledgermq.storage.log_writer import MODES, make_writer
@@ -382,20 +383,29 @@ def test_memory_of_the_end_of_a_log_is_locked_if_its_writer_asks_for_it(mode: st
 
 def test_an_append_at_the_limit_of_descriptors_is_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if only the second of its files cannot be opened."""
+
+    class Refusing(FaultyDisk):
+        refuses = False
+
+        def open(self, path: str) -> DiskFile:
+            if self.refuses and "/data/" in path:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().open(path)
+
     monkeypatch.setattr(mapped_files, "OPEN_FILES_MAX", 1)
     log, entries, disk = written()
     log.flush_mark()
     log.close()
-    watched = FaultyDisk(disk)
+    watched = Refusing(disk)
     log = EntryLog.open(watched, ROOT, IDENTITY, clean=True)
     if log._data.end < log.end_pos + SIZE:
         log._data.extend()
     log._data.at(log.end_pos)
     log._data.close_idle(lambda file: False)
-    watched.fail_opening(errno_of="EMFILE")
+    watched.refuses = True
     with pytest.raises(Exhausted, match="resumes by itself"):
         log.append_leader(9, make_batch(2, 1000, first=99), np.arange(2), 1_700_000_000_500, HOST)
     assert log.fenced is None and log.end_index == len(entries) - 1 and not log.durability.dirty
-    watched.heal()
+    watched.refuses = False
     assert len(log.append_leader(9, make_batch(2, 1000, first=99), np.arange(2), 1_700_000_000_500, HOST)) == 2
     log.close()
