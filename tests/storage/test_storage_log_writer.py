@@ -25,7 +25,6 @@ from ledgermq.storage.log_writer import (
     SHORT_SYNC_S,
     AtOnceIfSlow,
     PoolWriter,
-    in_turn,
     make_writer,
 )
 from ledgermq.storage.mapped_files import Submit, Warmth, run_now
