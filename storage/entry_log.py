@@ -45,6 +45,8 @@ RESERVE_BYTES_MAX = 1 << 20
 RESERVE_FRACTION = 8
 """The reserve for control records is this part of a file, at most RESERVE_BYTES_MAX."""
 UNITS_A_READ = 4096
+ERASE_BYTES = 1 << 20
+"""So many zeros are written at once."""
 BEFORE_BODY_BYTES = HEADER_BYTES - CRC_WORDS_AT - 4
 """An entry's header ends with the CRC of its body and the body's size."""
 _INDEX_AT = 8
@@ -359,11 +361,11 @@ class EntryLog:
             self.durability.retire(file)
         at, stop = end, min(self.end_pos, self._data.end)
         while at < stop:
-            length = min(stop, self._data.base_of(at) + self._data.file_bytes) - at
+            length = min(stop, self._data.base_of(at) + self._data.file_bytes, at + ERASE_BYTES) - at
             file = self._data.at(at)
             self.durability.dirty[file] = None
-            file.pwrite(at % self._data.file_bytes, bytes(min(length, 1 << 20)))
-            at += min(length, 1 << 20)
+            file.pwrite(at % self._data.file_bytes, bytes(length))
+            at += length
         self._index.erase(index, self.end_index + 1)
 
     # Trimming
@@ -424,8 +426,6 @@ class EntryLog:
 
     def flush_mark(self) -> None:
         """Sync everything now, the mark last: for a clean stop, without a job in progress. Raises LogFenced."""
-        self._fence.require_open()
-        self.durability.file_ended()
         self._data.stop_preparing()
         while (job := self.begin_sync(idle=True)) is not None:
             error = None

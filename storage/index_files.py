@@ -42,8 +42,8 @@ def unit_bytes(first_index: int, term: int, pos: int, edges: list[int]) -> bytes
     return b"".join(units)
 
 
-def make_units(first_index: int, term: int, pos: I64, sizes: I32) -> Units:
-    """The units of a run of entries of one term."""
+def make_units(first_index: int, term: int | I64, pos: I64, sizes: I32) -> Units:
+    """The units of consecutive entries; `term`: that of all of them, or of each."""
     units = np.empty(len(pos), INDEX_UNIT)
     units["magic"] = UNIT_MAGIC
     units["pos"] = pos

@@ -21,7 +21,7 @@ from ledgermq.proto.layout import BLANK_MAGIC, ENTRY_MAGIC, HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import Disk, DiskFile
-from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, Units, make_units
+from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, make_units
 from ledgermq.storage.log_decision import Above, Act, Below, decide
 from ledgermq.storage.log_scan import (
     CHUNK_BYTES,
@@ -102,13 +102,13 @@ class Recovery:
         *,
         clean: bool,
         thorough: bool,
-        phases: Phases | None = None,
+        phases: Phases,
     ) -> None:
         if mark.index < begin.index:
             # Everything before the begin was synced, even if a damaged slot brought back an older mark.
             mark = SyncedMark(begin.term, begin.index - 1, begin.pos, begin.chain)
         self._disk = disk
-        self._phases = phases or Phases()
+        self._phases = phases
         self._files = files
         self._index = index
         self._mark = mark
@@ -132,7 +132,7 @@ class Recovery:
         if row.act is Act.REFUSE or walker is None:
             mark = self._mark
             self._report.end = Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
-            runs = self._runs or ([(mark.index, mark.term)] if mark.index >= 0 else [])
+            runs = self._runs or [(mark.index, mark.term)]
             return Recovered(self._report, self._report.end, runs, fenced=self._report.reason)
         self._report.end = end = walker.point
         with self._phases.phase("above_mark"):
@@ -279,7 +279,7 @@ class Recovery:
         if self._rebuilds and self._rebuilds[-1].last_index == first.index - 1:
             return self._rebuilds[-1].chain
         units = self._index.get(first.index - 1, 1)
-        head = self._header(int(units["pos"][0])) if len(units) == 1 and int(units["pos"][0]) >= 0 else None
+        head = self._header(int(units["pos"][0])) if len(units) == 1 else None
         if head is None or head.index != first.index - 1:
             raise _Damage(f"entry {first.index - 1}, the last of its file, is not where its unit says")
         return head.chain
@@ -295,25 +295,24 @@ class Recovery:
             found.append((index, term))
             if term == last:
                 break
-            low, high = index, last_index
+            low, high, after = index, last_index, last
             while low < high:
                 middle = (low + high) // 2
                 its_term = self._probe(middle)
                 if its_term is None or not term <= its_term <= last:
                     return False
-                low, high = (middle + 1, high) if its_term == term else (low, middle)
-            index = low
-            its_term = self._probe(index)
-            if its_term is None or its_term <= term:
-                return False
-            term = its_term
+                if its_term == term:
+                    low = middle + 1
+                else:
+                    high, after = middle, its_term
+            index, term = low, after
         self._runs += [run for run in found if not self._runs or run[1] != self._runs[-1][1]]
         return True
 
     def _probe(self, index: int) -> int | None:
         """The term of an entry, if its unit and its header agree."""
         units = self._index.get(index, 1)
-        if len(units) != 1 or int(units["index"][0]) != index or int(units["pos"][0]) < 0:
+        if len(units) != 1 or int(units["index"][0]) != index:
             return None
         head = self._header(int(units["pos"][0]))
         return head.term if head is not None and head.index == index and head.term == int(units["term"][0]) else None
@@ -402,11 +401,10 @@ class Recovery:
             for piece in Walker(self._files, rebuild.point, verify=False).pieces(rebuild.stop):
                 self._put_units(piece)
                 self._report.rebuilt_units += len(piece.starts)
+            self._files.close_idle(lambda file: file in self._dirty)
 
     def _put_units(self, piece: Piece) -> None:
-        units: Units = make_units(piece.first_index, 0, piece.starts + piece.pos, piece.sizes)
-        units["term"] = piece.terms
-        self._index.rewrite(piece.first_index, units)
+        self._index.rewrite(piece.first_index, make_units(piece.first_index, piece.terms, piece.starts + piece.pos, piece.sizes))
 
     def _index_limit(self, end_index: int) -> int:
         limit = self._index.files.end // UNIT_BYTES
@@ -420,7 +418,6 @@ class Recovery:
     def _sync(self) -> None:
         for file in self._dirty:
             file.sync()
-        self._dirty.clear()
         self._index.sync()
         for files in (self._files, self._index.files):
             if files.names_changed:

@@ -36,6 +36,7 @@ ENTRY_HEAD = struct.Struct(">iiqqqiIIi")
 CHUNK_BYTES = 4 << 20
 UNITS_AT_ONCE = 1 << 17
 _ZEROS = bytes(CHUNK_BYTES)
+_BLANK_START = BLANK.pack(BLANK_MAGIC, 0)[:4]
 _HEADER_ITEM = np.dtype(f"V{HEADER_BYTES}")
 
 Run = tuple[int, int]
@@ -79,7 +80,7 @@ class Walker:
     def pieces(self, stop: int) -> Iterator[Piece]:
         """The entries from `point` on that end at or before the position `stop`."""
         wanted = CHUNK_BYTES
-        while self.point.pos < stop and self._files.has(self.point.pos):
+        while self.point.pos < stop:
             start = self.blank_at + self._rest(self.blank_at) if self.blank_at is not None else self.point.pos
             if not self._files.has(start):
                 return
@@ -112,12 +113,13 @@ class Walker:
         self.problem = ""
         while start + at < stop:
             if at + HEADER_BYTES > len(data):
-                needs, self.problem = self._short(data, at, room)
+                # The next entry is read with the next piece, or the file ends here, with a blank or zeros.
+                self.problem = _name_problem(data[at:])
                 break
             magic, size, its_index, its_term, pos, _, its_chain, _, body_size = ENTRY_HEAD.unpack_from(data, at)
             whole = size == body_size + HEADER_BYTES and size >= ENTRY_MIN_BYTES
             if magic != ENTRY_MAGIC or its_index != index or pos != start + at or not whole:
-                self.problem = _name_problem(data, at, magic)
+                self.problem = _name_problem(data[at : at + HEADER_BYTES])
                 break
             if its_term < term or at + size + BLANK_BYTES > room or (not starts and self._should_have_fitted(size)):
                 self.problem = f"entry {index} has a term or a size that is impossible here"
@@ -135,8 +137,7 @@ class Walker:
         if self._verify and starts:
             good, at, chain = self._verified(start, memoryview(data), *columns)
             columns = columns[0][:good], columns[1][:good], columns[2][:good]
-            if good < len(starts):
-                needs = 0
+            needs = 0
             index = point.index + good
         if index == point.index:
             return None, needs
@@ -165,14 +166,6 @@ class Walker:
         """Whether an entry of this size at the start of a file contradicts the blank before it."""
         return self.blank_at is not None and size + BLANK_BYTES <= self._rest(self.blank_at)
 
-    def _short(self, data: bytes, at: int, room: int) -> tuple[int, str]:
-        if at + HEADER_BYTES <= room:
-            return (0, "") if at else (HEADER_BYTES, "")
-        rest = data[at:]
-        if rest == bytes(len(rest)):
-            return 0, ""
-        return 0, _name_problem(rest, 0, BLANK.unpack_from(rest)[0] if len(rest) >= BLANK_BYTES else 0)
-
     def _take_blank(self, start: int, room: int) -> bool:
         raw = self._files.at(start).pread(start % self._files.file_bytes, BLANK_BYTES)
         if BLANK.unpack(raw) != (BLANK_MAGIC, room) or first_nonzero(self._files, start + BLANK_BYTES, start + room) is not None:
@@ -182,12 +175,11 @@ class Walker:
         return True
 
 
-def _name_problem(data: bytes, at: int, magic: int) -> str:
-    if magic == BLANK_MAGIC:
+def _name_problem(start: bytes) -> str:
+    """What is wrong with bytes that begin no entry: a header, or what a file has left. Empty if all of them are zero."""
+    if start[:4] == _BLANK_START:
         return "blank with a wrong length or with bytes behind it"
-    if not any(data[at : at + HEADER_BYTES]):
-        return ""
-    return "bytes that are not an entry"
+    return "bytes that are not an entry" if any(start) else ""
 
 
 def next_chain(header: bytes, chain: int) -> int:
@@ -269,7 +261,7 @@ def check_units(
 def _check_headers(files: MappedFiles, units: Units, positions: I64) -> None:
     at = 0
     while at < len(units):
-        after = max(at + 1, int(np.searchsorted(positions, positions[at] + CHUNK_BYTES)))
+        after = int(np.searchsorted(positions, positions[at] + CHUNK_BYTES))
         start = int(positions[at])
         data = files.at(start).pread(start % files.file_bytes, int(positions[after - 1]) - start + HEADER_BYTES)
         if len(data) != int(positions[after - 1]) - start + HEADER_BYTES:

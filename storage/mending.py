@@ -19,7 +19,7 @@ from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile
 from ledgermq.storage.errors import needing_room
-from ledgermq.storage.index_files import UNIT_BYTES, UNIT_MAGIC, IndexFiles
+from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles
 from ledgermq.storage.log_scan import ENTRY_HEAD, Point, Walker, is_place, next_chain
 from ledgermq.storage.mapped_files import MappedFiles, file_name, parse_name
 from ledgermq.storage.placing import BLANK_BYTES, make_blank
@@ -114,25 +114,25 @@ class Mending:
             base = parse_name(name)
             if base is not None and base % size == 0:
                 lengths[base] = self._disk.file_size(f"{directory}/{name}")
-        first = self.start.pos - self.start.pos % size
+        first = self.start.pos
         needed = set(range(first, self.mark.end_pos, size))
-        for base in [base for base, length in lengths.items() if base < first and length != size]:
-            # Files of an interrupted trim are removed anyway.
-            self._disk.unlink(f"{directory}/{file_name(base)}")
-            del lengths[base]
+        for base, length in lengths.items():
+            if base < first and length != size:
+                # Files of an interrupted trim are removed anyway.
+                self._disk.unlink(f"{directory}/{file_name(base)}")
         made = [base for base in sorted(needed | lengths.keys()) if base >= first and lengths.get(base) != size]
         for base in made:
             self._make(f"{directory}/{file_name(base)}", lengths.get(base, 0))
-        if made:
-            self._disk.sync_dir(directory)
         self._files.origin = first
+        # Makes the names durable, too.
         self._files.load()
         self._index.files.origin = self._index.files.base_of(self.start.index * UNIT_BYTES)
         self._index.files.repair()
         return [f"{directory}/{file_name(base)}" for base in made]
 
     def _make(self, path: str, found: int) -> None:
-        """Create a file of the right length with the existing content; it replaces the old one only when it is durable."""
+        """Create a file of the right length with the content of the existing one of `found` bytes (0: there is none); it replaces the old
+        one only when it is durable."""
         unfinished = f"{self._directory}/data/{UNDER_REPAIR}"
         if self._disk.exists(unfinished):
             self._disk.unlink(unfinished)
@@ -144,10 +144,7 @@ class Mending:
                 old = self._disk.open(path)
                 try:
                     tolerant, offset = _Tolerant(old), 0
-                    while offset < min(found, size):
-                        piece = tolerant.pread(offset, min(COPY_BYTES, min(found, size) - offset))
-                        if not piece:
-                            break
+                    while piece := tolerant.pread(offset, min(COPY_BYTES, size - offset)):
                         file.pwrite(offset, piece)
                         offset += len(piece)
                 finally:
@@ -173,9 +170,7 @@ class Mending:
         """The nearest entry behind `point` that is valid by itself, found by the index units or at the start of a later file; None if there
         is none before the mark."""
         units = self._index.get(point.index, min(UNITS_TRIED, self.mark.index - point.index + 1))
-        right = (units["magic"] == UNIT_MAGIC) & (units["index"] == np.arange(point.index, point.index + len(units)))
-        for at in np.flatnonzero(right).tolist():
-            pos = int(units["pos"][at])
+        for at, pos in enumerate(units["pos"].tolist()):
             found = self._good(point.index + at, pos) if point.pos <= pos < self.mark.end_pos else None
             # The very next entry is the damaged one, unless only the blank before it is damaged.
             if found is not None and (at > 0 or found.continues(point)):

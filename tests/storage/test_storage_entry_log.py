@@ -113,7 +113,8 @@ def test_follower_is_byte_identical(tmp_path: Path) -> None:
         append(leader, count, term=term, body_bytes=size)
     for entries in all_ranges(leader, 2000):
         sent = bytes(entries.data)
-        follower.append_range(verify_range(sent, entries.first_index, entries.term, entries.pos, entries.prev_chain))
+        verified = verify_range(sent, entries.first_index, entries.term, entries.pos, entries.prev_chain)
+        assert follower.append_range(verified) is verified
     check_whole(follower)
     assert log_bytes(tmp_path / "follower") == log_bytes(tmp_path / "leader")
     assert follower.term_runs() == leader.term_runs() == [(0, 1), (53, 4), (54, 5)]
@@ -243,7 +244,7 @@ def test_truncation_lowers_the_mark_before_it_erases(tmp_path: Path) -> None:
     assert log.synced_mark.index == 3
     disk.trace.clear()
     append(log, 4)
-    log.truncate_from(6)
+    log.truncate_from(4)
     assert (mark,) not in [(str(path).rsplit("/", 1)[-1],) for _, path in disk.names("sync")]
 
 
@@ -350,6 +351,7 @@ def test_the_first_failed_sync_fences_for_good(tmp_path: Path) -> None:
     acts: list[Callable[[], object]] = [
         lambda: append(log, 1),
         lambda: log.truncate_from(0),
+        lambda: log.trim(0),
         log.begin_sync,
         log.flush_mark,
         lambda: log.append_range(log.read(0, 1)),
@@ -423,6 +425,54 @@ def test_a_follower_takes_control_records_on_a_full_disk(tmp_path: Path) -> None
     append(leader, 1, term=2, topic="rmq_sys_ledgermq_raft")
     follower.append_range(leader.read(count, 1 << 20))
     check_whole(follower)
+
+
+def test_of_a_range_with_messages_on_a_full_disk_nothing_is_taken(tmp_path: Path) -> None:
+    """Not even if it has control records, too."""
+    leader, disk = new_log(tmp_path / "leader"), FaultyDisk(RealDisk())
+    follower = new_log(tmp_path / "follower", disk)
+    append(leader, (FILE_BYTES - FILE_BYTES // 8) // (100 + ENTRY_EXTRA))
+    follower.append_range(leader.read(0, 1 << 20))
+    disk.free = 0
+    disk.fail_creation(errno_of="ENOSPC")
+    full = 0
+    while not full:
+        for topic in ("rmq_sys_x", "t"):
+            append(leader, 1, topic=topic)
+        entries = leader.read(follower.end_index + 1, 2 * (108 + ENTRY_EXTRA))
+        assert len(entries) <= 2
+        try:
+            follower.append_range(entries)
+        except NoSpace:
+            full = follower.end_index
+    leader.truncate_from(full + 1)
+    with pytest.raises(NoSpace):
+        for _ in range(30):
+            append(leader, 1, topic="rmq_sys_x")
+            follower.append_range(leader.read(follower.end_index + 1, 1))
+    assert follower.end_index > full and follower.fenced is None, "there was room for control records"
+
+
+def test_a_follower_reserves_units_as_its_leader_does(tmp_path: Path) -> None:
+    """With the same disk it comes as far, and not further."""
+    identity = make_identity(data_file_bytes=1 << 20, index_file_bytes=32 * 64)
+    source = new_log(tmp_path / "source", identity=identity)
+    append(source, 220)
+    ends = []
+    for name in ("leader", "follower"):
+        disk = FaultyDisk(RealDisk())
+        log = new_log(tmp_path / name, disk, identity)
+        append(log, 1)
+        disk.fail_creation(errno_of="ENOSPC")
+        with pytest.raises(NoSpace):
+            for _ in range(200):
+                if name == "leader":
+                    append(log, 1)
+                else:
+                    log.append_range(source.read(log.end_index + 1, 1))
+        assert log.fenced is None
+        ends.append(log.end_index)
+    assert ends[0] == ends[1] > 1
 
 
 def test_the_index_has_a_reserve_too(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@ trimmed."""
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +13,13 @@ import pytest
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import entry_log
-from ledgermq.storage.disk import PAGE_BYTES
+from ledgermq.storage import entry_log, mapped_files, memory
+from ledgermq.storage.disk import PAGE_BYTES, DiskFile
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.errors import Exhausted, LogDamaged
+from ledgermq.storage.log_writer import MODES, make_writer
+from ledgermq.storage.synced_mark import SyncedMarkFile
+from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import HOST, make_batch, make_identity, sync
 
 ROOT, SIZE = "/log", PAGE_BYTES
@@ -32,13 +37,13 @@ class Entry:
     chain: int
 
 
-def written() -> tuple[EntryLog, list[Entry], ForgetfulDisk]:
+def written(terms: Sequence[int] = TERMS, bodies: Sequence[int] = BODIES) -> tuple[EntryLog, list[Entry], ForgetfulDisk]:
     disk = ForgetfulDisk()
     disk.mkdirs(ROOT)
     EntryLog.create(disk, ROOT, IDENTITY)
     log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
     entries = []
-    for index, (term, body) in enumerate(zip(TERMS, BODIES, strict=True)):
+    for index, (term, body) in enumerate(zip(terms, bodies, strict=True)):
         (one,) = log.append_leader(term, make_batch(1, body, first=index), np.array([index]), 1_700_000_000_500, HOST)
         entries.append(Entry(term, one.pos, bytes(one.data), one.prev_chain, one.last_chain))
     sync(log)
@@ -118,7 +123,7 @@ def test_every_question_about_an_entry(state: str) -> None:
     runs = [(index, TERMS[index]) for index in range(begin, len(TERMS)) if index == begin or TERMS[index] != TERMS[index - 1]]
     assert log.term_runs() == runs
     for outside in (begin - 2, begin - 1, len(entries), len(entries) + 1):
-        for ask in (log.term_at, log.pos_of, lambda index: log.read(index, 1)):
+        for ask in (log.term_at, log.pos_of, log.truncate_from, log.trim, lambda index: log.read(index, 1)):
             if (outside == begin - 1 and ask == log.term_at) or (outside == len(entries) and ask == log.pos_of):
                 continue
             with pytest.raises(AssertionError, match="is not in"):
@@ -165,29 +170,242 @@ def test_an_empty_log() -> None:
     disk = ForgetfulDisk()
     disk.mkdirs(ROOT)
     EntryLog.create(disk, ROOT, IDENTITY)
+    created = SyncedMarkFile.open(disk, f"{ROOT}/syncedmark", IDENTITY.log_id).value
     log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
+    assert created == SyncedMark(chain_crc=log.end_chain)
     assert (log.begin_index, log.begin_pos, log.end_index, log.end_pos, log.end_term, log.durable_index) == (0, 0, -1, 0, -1, -1)
     assert log.synced_mark == SyncedMark(chain_crc=log.end_chain) and log.chain_at(-1) == log.end_chain and log.term_runs() == []
     assert log.fenced is None and not log.dirty
 
 
+SHAPES = {"several in a file": (TERMS, BODIES), "one in a file": ([1, 1, 2, 3, 3, 3, 6], [3000] * 7)}
+
+
+@pytest.mark.parametrize("erase", [100, 1 << 20])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("state", ["appended", "opened"])
-def test_after_every_truncation_the_log_is_what_was_before(state: str) -> None:
-    """Its bytes behind the end are zero, and what is appended then continues it."""
-    _, entries, _, _ = log_in(state)
-    for cut in range(len(entries)):
-        log, _, _, disk = log_in(state)
+def test_after_every_truncation_the_log_is_what_was_before(state: str, shape: str, erase: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes behind the end are zero, in one more file at most, and durable with the next sync, as is what is appended then."""
+    monkeypatch.setattr(entry_log, "ERASE_BYTES", erase)
+    terms = SHAPES[shape][0]
+    for cut in range(len(terms)):
+        log, entries, disk = written(*SHAPES[shape])
+        if state == "opened":
+            log.flush_mark()
+            log.close()
+        watched = FaultyDisk(disk)
+        if state == "opened":
+            log = EntryLog.open(watched, ROOT, IDENTITY, clean=True)
         log.truncate_from(cut)
         end = entries[cut - 1].pos + len(entries[cut - 1].data) if cut else 0
         before = entries[cut - 1] if cut else Entry(-1, 0, b"", 0, entries[0].prev_chain)
         assert (log.end_index, log.end_pos, log.end_term, log.end_chain) == (cut - 1, end, before.term, before.chain)
         assert log.durable_index <= cut - 1 and log.synced_mark.index <= cut - 1
-        assert log.term_runs() == [(index, TERMS[index]) for index in range(cut) if not index or TERMS[index] != TERMS[index - 1]]
+        assert log.term_runs() == [(index, terms[index]) for index in range(cut) if not index or terms[index] != terms[index - 1]]
         stored = b"".join(disk.read_file(path) for path in disk.files() if "/data/" in path and path[-20:].isdigit())
-        assert not any(stored[end:])
+        assert not any(stored[end:]) and len(stored) <= end - end % SIZE + 2 * SIZE
+        units = b"".join(disk.read_file(path) for path in disk.files() if "/index/" in path)
+        assert not any(units[32 * cut :])
+        assert log.is_verified(0) is (state == "appended" or not end)
         (one,) = log.append_leader(7, make_batch(1, 480, first=99), np.array([99]), 1_700_000_000_500, HOST)
         assert (one.first_index, one.prev_chain, one.term) == (cut, before.chain, 7)
         assert bytes(log.read(cut, 0).data) == bytes(one.data) and log.term_at(cut) == 7
+        assert log.is_verified(one.pos)
         sync(log)
-        assert log.durable_index == cut
+        assert log.durable_index == cut and not [path for path, _ in disk.unsynced_pages() if "/data/" in path]
         log.close()
+        assert watched.open_files == 0
+
+
+def test_after_every_trim_the_log_begins_there() -> None:
+    """With the term and the chain of the entry before. No file that is gone stays open."""
+    terms, bodies = SHAPES["one in a file"]
+    for begin in range(len(terms)):
+        log, entries, disk = written(terms, bodies)
+        log.flush_mark()
+        log.close()
+        watched = FaultyDisk(disk)
+        log = EntryLog.open(watched, ROOT, IDENTITY, clean=True)
+        for index in range(len(terms)):
+            log.read(index, 0)
+        data = [path for path in log.trim(begin) if "/data/" in path]
+        assert data == [f"{ROOT}/data/{number * SIZE:020d}" for number in range(begin)]
+        for _ in range(2):
+            assert (log.begin_index, log.begin_pos) == (begin, begin * SIZE)
+            assert log.begin_term == (terms[begin - 1] if begin else -1) and log.begin_chain == entries[begin].prev_chain
+            runs = [(index, terms[index]) for index in range(begin, len(terms)) if index == begin or terms[index] != terms[index - 1]]
+            assert log.term_runs() == runs
+            log.flush_mark()
+            log.close()
+            assert watched.open_files == 0
+            log = EntryLog.open(watched, ROOT, IDENTITY, clean=True)
+        log.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_writer_still_holds_is_truncated_too(mode: str) -> None:
+    """It does not come back behind the end."""
+    disk = ForgetfulDisk()
+    disk.mkdirs(ROOT)
+    EntryLog.create(disk, ROOT, IDENTITY)
+    writer = make_writer(mode, buffers=4, buffer_bytes=SIZE, submit=lambda work: None)
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, writer=writer)
+    for index in range(4):
+        log.append_leader(1, make_batch(1, 700, first=index), np.array([index]), 1_700_000_000_500, HOST)
+    log.truncate_from(1)
+    (one,) = log.append_leader(2, make_batch(1, 100, first=9), np.array([9]), 1_700_000_000_500, HOST)
+    sync(log)
+    stored = disk.read_file(f"{ROOT}/data/{0:020d}")
+    assert stored[one.pos : one.end_pos] == bytes(one.data) and not any(stored[one.end_pos :])
+    log.close()
+
+
+# Stopping, and files that are open
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_closed_log_holds_nothing_and_loses_nothing(mode: str) -> None:
+    """Whatever its writer had buffered is in its files, as after the end of a process; a sync that was given up is no obstacle."""
+    disk = ForgetfulDisk()
+    disk.mkdirs(ROOT)
+    EntryLog.create(disk, ROOT, IDENTITY)
+    watched = FaultyDisk(disk)
+    writer = make_writer(mode, buffers=2, buffer_bytes=3 * SIZE, submit=lambda work: None)
+    log = EntryLog.open(watched, ROOT, IDENTITY, clean=True, writer=writer)
+    for index in range(5):
+        log.append_leader(1, make_batch(1, 1500, first=index), np.array([index]), 1_700_000_000_500, HOST)
+    log.read(0, SIZE)
+    assert log.begin_sync() is not None
+    log.give_up()
+    end = log.end_index, log.end_chain
+    log.close()
+    assert watched.open_files == 0
+    if mode == "pool":
+        with pytest.raises(OSError, match="the pool is closed"):
+            writer.drain()
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=False)
+    assert (log.end_index, log.end_chain) == end
+    log.close()
+
+
+def fill(log: EntryLog) -> None:
+    """Append until the next file is being made, and sync until nothing is left to do."""
+    while log._data.upcoming is None:
+        log.append_leader(9, make_batch(1, 480, first=99), np.array([99]), 1_700_000_000_500, HOST)
+    settle(log)
+
+
+def settle(log: EntryLog) -> None:
+    while (job := log.begin_sync(idle=True)) is not None:
+        job.run()
+        log.finish_sync(job, None)
+
+
+@pytest.mark.parametrize("cut", [None, 3])
+def test_before_a_clean_stop_everything_is_on_the_medium(cut: int | None) -> None:
+    """The log, its mark and its index, also if only the index has changed since the last sync. No file is made any more."""
+    works: list[Callable[[], None]] = []
+    log, _, disk = written()
+    log.flush_mark()
+    log.close()
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, submit=works.append)
+    if cut is not None:
+        log.truncate_from(cut)
+    fill(log)
+    log.append_leader(9, make_batch(1, 100, first=99), np.array([99]), 1_700_000_000_500, HOST)
+    settle(log)
+    assert [path for path, _ in disk.unsynced_pages()], "units wait for the end of their file"
+    log.append_leader(9, make_batch(1, 100, first=99), np.array([99]), 1_700_000_000_500, HOST)
+    log.flush_mark()
+    assert disk.unsynced_pages() == [] and log.synced_mark.index == log.end_index == log.durable_index
+    for work in works:
+        work()
+    assert not disk.exists(f"{ROOT}/data/next.alloc")
+    log.close()
+
+
+def test_a_file_that_was_made_ahead_is_no_reason_for_a_sync() -> None:
+    """It gets its name with the next one."""
+    works: list[Callable[[], None]] = []
+    log, _, disk = written()
+    log.flush_mark()
+    log.close()
+    log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, submit=works.append)
+    fill(log)
+    while works:
+        works.pop()()
+    assert log._data.upcoming is not None and log._data.upcoming.ready
+    assert log.begin_sync() is None
+    end = log._data.end
+    job = log.begin_sync(idle=True)
+    assert job is not None and log._data.end == end + SIZE
+    job.run()
+    log.finish_sync(job, None)
+    log.close()
+
+
+def test_few_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a log that is read or appended to file by file, and of its index."""
+    monkeypatch.setattr(mapped_files, "OPEN_FILES_MAX", 1)
+    log, entries, disk = written([1] * 40, [1500] * 40)
+    log.flush_mark()
+    log.close()
+    watched = FaultyDisk(disk)
+    log = EntryLog.open(watched, ROOT, IDENTITY, clean=False)
+    watched.open_files_most = 0
+    for index in range(len(entries)):
+        assert bytes(log.read(index, 0).data) == entries[index].data
+    assert 0 < watched.open_files_most <= 8
+    watched.open_files_most = 0
+    for number in range(40):
+        log.append_leader(1, make_batch(1, 1500, first=number), np.array([number]), 1_700_000_000_500, HOST)
+        sync(log)
+        sync(log)
+    assert watched.open_files_most <= 8
+    log.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_of_the_end_of_a_log_is_locked_if_its_writer_asks_for_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that is written to and the next one, and the writer's buffers."""
+    monkeypatch.setattr(memory, "lock", lambda area: None)
+    log, entries, disk = written()
+    log.flush_mark()
+    log.close()
+    for lock in (False, True):
+        writer = make_writer(mode, lock_memory=lock, buffers=2, buffer_bytes=SIZE)
+        log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, writer=writer)
+        files = [base for base in log._data.bases if base >= entries[-1].pos - entries[-1].pos % SIZE]
+        assert log.locked_bytes == ((len(files) + 2 * (mode == "pool")) * SIZE if lock else 0)
+        assert log.mapped_bytes == (len(files) * SIZE if lock else 0)
+        log.close()
+
+
+def test_an_append_at_the_limit_of_descriptors_is_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if only the second of its files cannot be opened."""
+
+    class Refusing(FaultyDisk):
+        refuses = False
+
+        def open(self, path: str) -> DiskFile:
+            if self.refuses and "/data/" in path:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().open(path)
+
+    monkeypatch.setattr(mapped_files, "OPEN_FILES_MAX", 1)
+    log, entries, disk = written()
+    log.flush_mark()
+    log.close()
+    watched = Refusing(disk)
+    log = EntryLog.open(watched, ROOT, IDENTITY, clean=True)
+    if log._data.end < log.end_pos + SIZE:
+        log._data.extend()
+    log._data.at(log.end_pos)
+    log._data.close_idle(lambda file: False)
+    watched.refuses = True
+    with pytest.raises(Exhausted, match="resumes by itself"):
+        log.append_leader(9, make_batch(2, 1000, first=99), np.arange(2), 1_700_000_000_500, HOST)
+    assert log.fenced is None and log.end_index == len(entries) - 1 and not log.durability.dirty
+    watched.refuses = False
+    assert len(log.append_leader(9, make_batch(2, 1000, first=99), np.arange(2), 1_700_000_000_500, HOST)) == 2
+    log.close()

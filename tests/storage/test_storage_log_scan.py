@@ -70,10 +70,51 @@ def test_a_whole_log_is_walked_piece_by_piece(log: Log, verify: bool, first: int
         assert piece.first_index == index and piece.pos == log.entries[index].pos
         crosses = index and piece.pos != log.ends[index - 1]
         assert piece.blank_at == (log.ends[index - 1] if crosses else None)
+        assert len(piece.data) <= log_scan.CHUNK_BYTES
         for start, size, term in zip(piece.starts.tolist(), piece.sizes.tolist(), piece.terms.tolist(), strict=True):
             assert (piece.pos + start, size, term) == (log.entries[index].pos, len(log.entries[index].data), 1)
             index += 1
     assert index == LAST + 1
+    if log_scan.CHUNK_BYTES > SIZE:
+        assert len(pieces) == len({piece.pos // SIZE for piece in pieces}), "a file is read at once"
+
+
+def log_with(rest: int) -> Log:
+    """Two entries that leave so many bytes of their file, and one in the next file."""
+    extra = len(Log([8], [1]).entries[0].data) - 8
+    return Log([600, SIZE - rest - 600 - 2 * extra, 600], [1] * 3)
+
+
+@pytest.mark.parametrize("rest", [BLANK_BYTES, BLANK_BYTES + 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, 200])
+def test_an_entry_may_end_anywhere_in_a_file_and_in_what_is_read_at_once(rest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one then lies in the next file, or in what is read next; with neither, the walk has come to the end."""
+    log = log_with(rest)
+    sizes = [len(entry.data) for entry in log.entries]
+    assert log.ends[1] == SIZE - rest
+    at_once = [SIZE, *(sizes[0] + more for more in (0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1)), sizes[1]]
+    for blank, verify, chunk in product((True, False), (True, False), at_once):
+        monkeypatch.setattr(log_scan, "CHUNK_BYTES", chunk)
+        if not blank:
+            log.write(log.ends[1], bytes(rest))
+        count = 3 if blank else 2
+        walker, pieces = walked(log, verify=verify)
+        assert (walker.point, walker.blank_at, walker.problem) == (log.point(count), None, "")
+        assert b"".join(piece.data for piece in pieces) == b"".join(bytes(entry.data) for entry in log.entries[:count])
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("at", [0, 4])
+def test_an_entry_that_leaves_no_room_for_a_blank_is_damage(log: Log, at: int, verify: bool) -> None:
+    """One byte less, and only its CRCs, or what follows it, are wrong."""
+    room = SIZE - log.entries[at].pos
+    for size in (room - BLANK_BYTES, room - BLANK_BYTES + 1, room, room + 1, SIZE * 2):
+        log.write(log.entries[at].pos + 4, struct.pack(">i", size))
+        log.write(log.entries[at].pos + HEADER_BYTES - 4, struct.pack(">i", size - HEADER_BYTES))
+        walker, _ = walked(log, verify=verify)
+        impossible = size > room - BLANK_BYTES
+        assert ("impossible here" in walker.problem) is impossible
+        if impossible or verify:
+            assert walker.point == log.point(at) and walker.problem
 
 
 @pytest.mark.usefixtures("chunks")
@@ -83,6 +124,16 @@ def test_a_walk_ends_where_it_is_to_stop(log: Log, index: int, more: int) -> Non
     """With the entry that begins before that position."""
     walker, _ = walked(log, stop=log.entries[index].pos + more)
     assert walker.point == log.point(index + (more > 0)) or (more <= 0 and walker.point == log.point(index))
+
+
+@pytest.mark.usefixtures("chunks")
+def test_nothing_behind_the_stop_is_looked_at(log: Log) -> None:
+    """Not even a blank, also if the walk begins there."""
+    for index in (0, 6, *(first - 1 for first in firsts(log)[1:])):
+        for first in (0, index + 1):
+            walker, pieces = walked(log, first, stop=log.ends[index])
+            assert (walker.point, walker.blank_at, walker.problem) == (log.point(index + 1), None, "")
+            assert sum(len(piece.sizes) for piece in pieces) == index + 1 - first
 
 
 HEADER = {
@@ -137,6 +188,25 @@ def test_a_piece_has_entries_of_several_terms(log: Log) -> None:
     assert strict.point == log.point(6), "the chain covers the term"
 
 
+@pytest.mark.usefixtures("chunks")
+def test_crcs_are_verified_in_every_run_of_terms() -> None:
+    """A walk ends before the damaged entry, whichever it is, and goes on from there once it is mended."""
+    terms = [1, 1, 2, 2, 2, 3, 4, 4, 7, 7, 7, 7, 9]
+    log = Log([600] * len(terms), terms)
+    for at in range(len(terms) + 1):
+        if at < len(terms):
+            log.write(log.entries[at].pos + 90, b"\xff\xfe")
+        walker, pieces = walked(log)
+        assert walker.point == log.point(at) and bool(walker.problem) is (at < len(terms))
+        assert [term for piece in pieces for term in piece.terms.tolist()] == terms[:at]
+        if at == len(terms) and log_scan.CHUNK_BYTES > SIZE:
+            assert len(pieces) == 2, "a file is read at once"
+        if at < len(terms):
+            log.write(log.entries[at].pos, bytes(log.entries[at].data))
+            assert [walker.point.index for _ in walker.pieces(log.ends[-1])][-1:] == [len(terms)]
+            assert (walker.point, walker.problem) == (log.point(len(terms)), "")
+
+
 BLANKS: dict[str, Callable[[Log, int, int], None]] = {
     "length": lambda log, pos, room: log.write(pos, make_blank(room - 1)[:BLANK_BYTES]),
     "magic": lambda log, pos, room: log.write(pos, b"\x01"),
@@ -181,17 +251,18 @@ def test_an_entry_that_should_have_fitted_before_the_blank_is_damage(log: Log) -
     assert not walker._should_have_fitted(1)
 
 
-@pytest.mark.parametrize("rest", [b"", b"\0" * 30, b"\0" * 5 + b"x", b"\0\0\0\0\0\0\0\x09", b"abc"])
-def test_bytes_too_few_for_an_entry_end_a_file(log: Log, rest: bytes) -> None:
+@pytest.mark.parametrize("rest", [BLANK_BYTES, 30, HEADER_BYTES - 1, HEADER_BYTES])
+def test_bytes_too_few_for_an_entry_end_a_file(rest: int) -> None:
     """Zeros are the end of the log, a blank of another length and other bytes are damage."""
-    index = firsts(log)[1]
-    pos = log.ends[index - 1]
-    room = SIZE - pos % SIZE
-    walker = Walker(files_of(log), log.point(index), verify=False)
-    needs, problem = walker._short(b"e" * 9 + rest, 9, 9 + len(rest))
-    assert needs == 0 and bool(problem) is any(rest)
-    assert walker._short(b"", 0, room + HEADER_BYTES) == (HEADER_BYTES, "")
-    assert walker._short(b"e" * 9, 9, 9 + HEADER_BYTES) == (0, "")
+    log = log_with(rest)
+    no_blank, no_entry = "blank with a wrong length", "not an entry"
+    ends = {b"": "", b"\1": no_entry, bytes(rest - 1) + b"\1": no_entry}
+    ends |= {make_blank(length)[:BLANK_BYTES]: no_blank for length in (rest - 1, rest + 1)}
+    for data, said in ends.items():
+        log.write(log.ends[1], data.ljust(rest, b"\0"))
+        walker, _ = walked(log)
+        assert (walker.point, walker.blank_at) == (log.point(2), None)
+        assert said in walker.problem and bool(walker.problem) is bool(said)
 
 
 def test_runs_of_terms_are_those_of_the_column() -> None:

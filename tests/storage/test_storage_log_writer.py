@@ -25,7 +25,6 @@ from ledgermq.storage.log_writer import (
     SHORT_SYNC_S,
     AtOnceIfSlow,
     PoolWriter,
-    in_turn,
     make_writer,
 )
 from ledgermq.storage.mapped_files import Submit, Warmth, run_now
@@ -60,8 +59,9 @@ def test_what_the_settings_make_of_a_writer(mode: str, lock_memory: bool, monkey
     """Files are faulted in ahead, through a writable map only where the map is written; memory is locked, and a refusal told, as set."""
     monkeypatch.setattr(memory, "lock", lambda area: None)
     said: list[str] = []
-    writer = make_writer(mode, lock_memory=lock_memory, refused=said.append, together=in_turn, buffers=2, buffer_bytes=4096)
-    assert writer.mode == mode and writer.together is in_turn
+    together = AtOnceIfSlow(0, "none")
+    writer = make_writer(mode, lock_memory=lock_memory, refused=said.append, together=together, buffers=2, buffer_bytes=4096)
+    assert writer.mode == mode and writer.together is together
     assert writer.warmth == Warmth(populate=True, stores=mode == "map", lock=lock_memory, refused=said.append)
     assert writer.locked_bytes == (8192 if lock_memory and mode == "pool" else 0)
     writer.close()
