@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -27,6 +26,7 @@ from ledgermq.node.runtime import metrics, mirrored
 from ledgermq.node.runtime.config_sections import Metrics
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
+from tests.call_counts import calls_of
 from tests.collector import Collector, Series, collecting, samples
 
 ENDPOINT = "http://127.0.0.1:9"
@@ -282,25 +282,6 @@ def test_nothing_is_needed_while_it_is_off(monkeypatch: pytest.MonkeyPatch) -> N
     assert exporter_of(Metrics(), "n1", State(), None, {}) is None  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not installed"):
         exporter(State(), ENDPOINT)
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """How many Python functions are called while `work` runs; a resumed generator counts as one. The collector rests: what it frees may
-    have finalizers of other tests."""
-    calls = 0
-
-    def noted(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    gc.disable()
-    sys.setprofile(noted)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return calls
 
 
 def test_what_a_topic_and_a_consumer_group_cost_a_reading() -> None:

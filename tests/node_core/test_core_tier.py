@@ -3,7 +3,6 @@ that the leader asks for. The invariants L1 to L6 are those of docs/decisions/20
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from ledgermq.node.replica.retention.retention_facts import consumed_queues, con
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import DLQ_ORIGIN_TOPIC, parse
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
+from tests.call_counts import calls_of
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, handle
 
 KEY: QueueKey = ("g", "t", 0)
@@ -481,22 +481,16 @@ def test_who_waits_costs_no_turn_of_others() -> None:
     def calls(waiting: int) -> int:
         bench = made()
         trim(bench, 8)
-        tier, counted = bench.group.leader.tier, 0
+        tier = bench.group.leader.tier
         for number in range(waiting):
             tier.want((f"g{number}", "t", number % 2), number % 3)
             tier._failing[f"h{number}", "t"] = {0: "away"}
         tier.fetches()
 
-        def count(frame: object, event: str, argument: object) -> None:
-            nonlocal counted
-            counted += event == "call"
-
-        sys.setprofile(count)
-        try:
+        def work() -> None:
             assert tier.fetches() == () and tier.lacks(("other", "t")) == ""
-        finally:
-            sys.setprofile(None)
-        return counted
+
+        return calls_of(work)
 
     assert calls(10) == calls(500)
 
