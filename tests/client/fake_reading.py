@@ -80,8 +80,9 @@ class Members:
         self.held: dict[str, set[int]] = {}
         """The queues that a member may still read."""
         self.given: dict[str, set[int]] = {}
-        """The assignment that a member received last."""
+        """The assignments of this generation."""
         self.informed: dict[str, int] = {}
+        """The generation that a member was told last."""
 
     def share(self, queues: int) -> None:
         """Balance the queues; those that another member holds are assigned later."""
@@ -98,8 +99,8 @@ class Members:
             self.held[name] |= self.given[name]
 
     def finished(self, member: str, generation: int, queues: int) -> None:
-        """The member released the queues that it is not assigned."""
-        if generation == self.informed.get(member) and self.held[member] != self.given[member]:
+        """The member released what this generation does not assign to it. In an earlier one it may still read what was its own then."""
+        if generation == self.informed.get(member) == self.generation and self.held[member] != self.given[member]:
             self.held[member] = set(self.given[member])
             self.share(queues)
 

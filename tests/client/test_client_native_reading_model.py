@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ledgermq.client.native.consumer import AsyncConsumer
 from ledgermq.client.native.positions import Place
 from ledgermq.client.native.received import Batch
-from tests.client.fake_reading import FakeConnection, FakeLog
+from tests.client.fake_reading import FakeConnection, FakeLog, Members
 from tests.client.virtual_time import VirtualLoop
 
 GROUPS = {"g1": 2, "g2": 1}
@@ -233,3 +233,19 @@ TestOneReader = OneReader.TestCase
 TestOneReader.settings = FAST
 TestSharing = Sharing.TestCase
 TestSharing.settings = FAST
+
+
+def test_a_heartbeat_of_an_earlier_generation_releases_no_queue() -> None:
+    """Of the coordinator that the model has: a member reads its former queues until it has finished the generation that withdraws them."""
+    members = Members()
+    members.held["a"] = set()
+    members.share(2)
+    members.informed["a"] = members.generation
+    members.finished("a", 1, 2)
+    members.held["b"] = set()
+    members.share(2)
+    members.finished("a", 1, 2)
+    assert members.held == {"a": {0, 1}, "b": set()}
+    members.informed["a"] = members.generation
+    members.finished("a", members.generation, 2)
+    assert members.held == {"a": {0}, "b": {1}}
