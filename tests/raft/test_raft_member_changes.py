@@ -18,7 +18,7 @@ from ledgermq.raft.membership import Change, MemberChange, NotYet, changed
 from ledgermq.raft.messages import Extent
 from ledgermq.raft.progress import Stage
 from ledgermq.raft.transfer import Cause
-from tests.raft.test_raft_members import change, commit, heard, leading, send
+from tests.raft.test_raft_members import change, commit, heard, leading
 from tests.raft.test_raft_paper import LATER, VOTERS, leader
 
 LONGEST_NS, STALL_NS = Timing().election_max_ns, Timing().stall_ns
@@ -31,11 +31,7 @@ def master(in_sync: tuple[str, ...], minimum: int, *silent: str) -> Core:
     raft.appointed(Appointment(0, 1, 3, "a", dict.fromkeys(in_sync, "")), LATER)
     assert raft.role is Role.LEADER
     raft.appended(Extent(2, 2, 3, 100))
-    raft.synced(*raft.sync_begins())
-    send(raft)
-    for node in "bc":
-        heard(raft, node, 2)
-    raft.take(LATER)
+    commit(raft, "b", "c")
     assert raft.commit_index == 2
     for node in silent:
         raft.peers[node].contact_ns = LATER - LONGEST_NS

@@ -16,7 +16,7 @@ from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import Change, MemberChange, changed
 from ledgermq.raft.messages import AppendReply, Extent, LeaderContact, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
-from tests.raft.test_raft_members import heard, leading, send
+from tests.raft.test_raft_members import commit, heard, leading, send
 from tests.raft.test_raft_paper import LATER, VOTERS, append, core
 
 WITH_O = Members(VOTERS, frozenset("o"), observers=frozenset("o"))
@@ -28,11 +28,7 @@ def observed() -> Core:
     members = raft.propose_members(MemberChange(Change.ADD, "o", "inc", observer=True), LATER)
     assert isinstance(members, Members) and members.observers == {"o"} <= members.learners
     raft.appended(Extent(2, 2, 2, 100, membership=True), members=members)
-    raft.synced(*raft.sync_begins())
-    send(raft)
-    for node in "bc":
-        heard(raft, node, 2)
-    raft.take(LATER)
+    commit(raft, "b", "c")
     assert raft.commit_index == 2
     return raft
 

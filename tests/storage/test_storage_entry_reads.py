@@ -37,10 +37,16 @@ class Entry:
     chain: int
 
 
-def written(terms: Sequence[int] = TERMS, bodies: Sequence[int] = BODIES) -> tuple[EntryLog, list[Entry], ForgetfulDisk]:
+def with_log() -> ForgetfulDisk:
+    """A disk with an empty log."""
     disk = ForgetfulDisk()
     disk.mkdirs(ROOT)
     EntryLog.create(disk, ROOT, IDENTITY)
+    return disk
+
+
+def written(terms: Sequence[int] = TERMS, bodies: Sequence[int] = BODIES) -> tuple[EntryLog, list[Entry], ForgetfulDisk]:
+    disk = with_log()
     log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
     entries = []
     for index, (term, body) in enumerate(zip(terms, bodies, strict=True)):
@@ -167,9 +173,7 @@ def test_a_damaged_record_or_header_of_an_older_entry_is_noticed(index: int) -> 
 
 
 def test_an_empty_log() -> None:
-    disk = ForgetfulDisk()
-    disk.mkdirs(ROOT)
-    EntryLog.create(disk, ROOT, IDENTITY)
+    disk = with_log()
     created = SyncedMarkFile.open(disk, f"{ROOT}/syncedmark", IDENTITY.log_id).value
     log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
     assert created == SyncedMark(chain_crc=log.end_chain)
@@ -245,9 +249,7 @@ def test_after_every_trim_the_log_begins_there() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_what_a_writer_still_holds_is_truncated_too(mode: str) -> None:
     """It does not come back behind the end."""
-    disk = ForgetfulDisk()
-    disk.mkdirs(ROOT)
-    EntryLog.create(disk, ROOT, IDENTITY)
+    disk = with_log()
     writer = make_writer(mode, buffers=4, buffer_bytes=SIZE, submit=lambda work: None)
     log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, writer=writer)
     for index in range(4):
@@ -266,9 +268,7 @@ def test_what_a_writer_still_holds_is_truncated_too(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_closed_log_holds_nothing_and_loses_nothing(mode: str) -> None:
     """Whatever its writer had buffered is in its files, as after the end of a process; a sync that was given up is no obstacle."""
-    disk = ForgetfulDisk()
-    disk.mkdirs(ROOT)
-    EntryLog.create(disk, ROOT, IDENTITY)
+    disk = with_log()
     watched = FaultyDisk(disk)
     writer = make_writer(mode, buffers=2, buffer_bytes=3 * SIZE, submit=lambda work: None)
     log = EntryLog.open(watched, ROOT, IDENTITY, clean=True, writer=writer)
