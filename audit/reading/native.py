@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ledgermq import __version__
 
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from ledgermq_native.audit_scan import Clean
 
 PYTHON = "python"
-FUNCTIONS = ("scan", "find", "grow_tree")
-"""What `Kernel` has. A package that was built from older sources of the same version lacks some."""
 Wanted = Sequence[tuple[bytes, int | None]]
 
 
+@runtime_checkable
 class Kernel(Protocol):
-    """The functions of `ledgermq_native.audit_scan`."""
+    """The functions of `ledgermq_native.audit_scan`. A package that was built from older sources of the same version lacks some."""
 
     def scan(
         self,
@@ -53,8 +52,9 @@ def _find() -> tuple[Kernel | None, str]:
         from ledgermq_native import audit_scan
     except ImportError:
         return None, PYTHON
-    fits = found == __version__ and all(hasattr(audit_scan, name) for name in FUNCTIONS)
-    return (audit_scan, f"ledgermq-native {found}") if fits else (None, PYTHON)
+    if found != __version__ or not isinstance(audit_scan, Kernel):
+        return None, PYTHON
+    return audit_scan, f"ledgermq-native {found}"
 
 
 KERNEL, SCAN = _find()

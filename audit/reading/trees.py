@@ -25,11 +25,11 @@ class EntriesTree:
         """Add the bytes behind those of the last call."""
         if self._stuck:
             return
-        data, kernel = self._held + piece, self._kernel
-        if kernel is None:
-            at = self._grow(data)
+        data = self._held + piece
+        if self._kernel is not None:
+            self._towers, at, self._stuck = self._kernel.grow_tree(self._towers, data)
         else:
-            self._towers, at, self._stuck = kernel.grow_tree(self._towers, data)
+            at = self._grow(data)
         self._held, self._end = data[at:], self._end + at
 
     def _grow(self, data: bytes) -> int:
