@@ -46,7 +46,7 @@ COLUMNS = ("file", "bytes", "entries", "flaws", "report")
 def run(
     directory: Path, files: int = 2, groups: int = 20, file_mib: int = 64, workers: tuple[int, ...] = (1, 2, 4), share: float | None = 0.35
 ) -> dict[str, Any]:
-    """`share`: of a core, for each worker; None: as much as the machine gives."""
+    """`share` is the part of a core that each worker gets. Workers are not limited if it is None or if this machine cannot limit them."""
     from tests.tiered.s3_servers import program, serving
 
     home = directory / "server"
@@ -55,12 +55,12 @@ def run(
         place = server.place(PREFIX)
         stored = fill(S3ObjectStore(place), directory / "n1", files, groups, file_mib << 20, linked(server.directory / PREFIX))
         found: dict[str, Any] = {**stored, "bytes_per_task": file_mib << 20, "planning": in_process("plan", options_of(place))}
-        found["share"], unlimited = share, "" if share is None else why_unlimited()
-        if unlimited:
-            found["share"], found["unlimited"] = None, unlimited
+        if share is not None and (reason := why_unlimited()):
+            share, found["unlimited"] = None, reason
+        found["share"] = share
         first = 0.0
         for count in workers:
-            told = with_workers(directory / str(count), count, found["share"], options_of(place), found)
+            told = with_workers(directory / str(count), count, share, options_of(place), found)
             first = first or told["seconds"] * count
             found[f"workers_{count}"] = {**told, "of_perfect": round(first / count / told["seconds"], 3)}
         return found
@@ -183,8 +183,8 @@ def query(options: dict[str, str], master: str) -> dict[str, Any]:
 
 
 def judged(rows: Sequence[Any]) -> dict[str, Any]:
-    """Sums over rows of the table, and the objects with a flaw or with another digest than their name has. Raises RuntimeError if a file
-    could not be read."""
+    """Sums over the rows of the table, and the names of the objects that have a flaw, or another digest than the
+    one in their name. Raises RuntimeError if a file could not be read: such a row has no log."""
     wrong = []
     for row in rows:
         report = json.loads(row["report"])
@@ -241,17 +241,17 @@ def cluster(directory: Path, workers: int, share: float | None = None) -> Iterat
         for number in range(workers):
             own = ("--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0")
             place = ("--work-dir", str(directory / f"w{number}"))
-            within = None if share is None else parts.enter_context(limited(f"w{number}", share))
-            parts.enter_context(part("worker", "Successfully registered", master, *own, *place, within=within))
+            group = parts.enter_context(limited(f"w{number}", share)) if share is not None else None
+            parts.enter_context(part("worker", "Successfully registered", master, *own, *place, group=group))
         yield master
 
 
 @contextmanager
-def part(role: str, until: str, *arguments: str, within: Path | None = None) -> Iterator[None]:
-    """A part of the cluster, once it has said `until`."""
+def part(role: str, until: str, *arguments: str, group: Path | None = None) -> Iterator[None]:
+    """Start a part of the cluster, in a control group if one is given; yields once its output has a line with `until`."""
     command = [sys.executable, "-m", "ledgermq.audit.spark.standalone", role, *arguments]
-    if within is not None:
-        command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(within / "cgroup.procs"), *command]
+    if group is not None:
+        command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"), *command]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     assert process.stdout is not None

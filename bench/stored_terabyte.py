@@ -51,7 +51,8 @@ def verify(session: Any, options: dict[str, str], groups: Sequence[int]) -> dict
 
 
 def verify_all(home: Path, options: dict[str, str], made: dict[str, Any], at_once: int, portions: int | None) -> dict[str, Any]:
-    """Verify what is not verified yet, at most so many portions of it; the sums of everything that is."""
+    """Verify the groups that no earlier call has verified: all of them, or with `portions` at most that many times `at_once` groups.
+    Returns the sums over all groups that were verified so far, by this call or an earlier one."""
     from ledgermq.audit.spark.java import spark_session
 
     notes = home / "verified.jsonl"
@@ -84,7 +85,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=float, default=1e12, help="size of the store when it is made (default: 1e12)")
     parser.add_argument("--file-mib", type=int, default=1024, help="size of its files (default: 1024)")
     parser.add_argument("--at-once", type=int, default=16, help="groups in a portion (default: 16)")
-    parser.add_argument("--portions", type=int, help="stop after so many (default: all)")
+    parser.add_argument("--portions", type=int, help="how many portions to verify before the command ends (default: all that are left)")
     given = parser.parse_args()
     home: Path = given.directory.absolute()
     home.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,7 @@ RESERVE_FRACTION = 8
 """The reserve for control records is this part of a file, at most RESERVE_BYTES_MAX."""
 UNITS_A_READ = 4096
 ERASE_BYTES = 1 << 20
-"""So many zeros are written at once."""
+"""The most zero bytes that one write of a truncation carries."""
 BEFORE_BODY_BYTES = HEADER_BYTES - CRC_WORDS_AT - 4
 """An entry's header ends with the CRC of its body and the body's size."""
 _INDEX_AT = 8

@@ -193,7 +193,7 @@ def is_place(point: Point, entries: Range, file_bytes: int) -> bool:
 
 
 def first_nonzero(files: MappedFiles, start: int, stop: int) -> int | None:
-    """The position of the first byte in [start, stop) that is not zero; None if there is none."""
+    """Find the first byte at a position in [start, stop) that is not zero, and return its position; None if all of them are zero."""
     while start < stop and files.has(start):
         data = files.at(start).pread(start % files.file_bytes, min(CHUNK_BYTES, stop - start))
         if not data:

@@ -124,15 +124,15 @@ class Mending:
         for base in made:
             self._make(f"{directory}/{file_name(base)}", lengths.get(base, 0))
         self._files.origin = first
-        # Makes the names durable, too.
+        # It also syncs the directory, so the names of the files that were made or removed are durable.
         self._files.load()
         self._index.files.origin = self._index.files.base_of(self.start.index * UNIT_BYTES)
         self._index.files.repair()
         return [f"{directory}/{file_name(base)}" for base in made]
 
     def _make(self, path: str, found: int) -> None:
-        """Create a file of the right length with the content of the existing one of `found` bytes (0: there is none); it replaces the old
-        one only when it is durable."""
+        """Create a file of the right length and copy the content of the existing file of `found` bytes into it, if there is one (`found`
+        > 0). The new file takes the name only after its content is durable."""
         unfinished = f"{self._directory}/data/{UNDER_REPAIR}"
         if self._disk.exists(unfinished):
             self._disk.unlink(unfinished)
