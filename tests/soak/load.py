@@ -23,8 +23,8 @@ from tests.contract.official import ClientError, Official, message, push, text
 from tests.e2e.command_line import CommandLine
 
 NATIVE, OFFICIAL = "soak-native", "soak-official"
-NATIVE_S, OFFICIAL_S = 0.075, 0.3
-"""Between two messages: about 13 and 3 messages a second. Each is a commit of its own; more of them cost the processor more, and meet no
+NATIVE_S, OFFICIAL_S = 0.2, 0.5
+"""Between two messages: about 5 and 2 messages a second. Each is a commit of its own; more of them cost the processor more, and meet no
 other faults."""
 TIMEOUT_S = 600.0
 """Longer than any fault: an error of a native client is a finding."""

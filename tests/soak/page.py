@@ -16,7 +16,7 @@ compares the two.
 
 A piece is a fresh cluster of three nodes. Each node has an ext4 file system of its own, and the peers are connected through a proxy. The
 clients are a native producer and a native consumer, `ledgermq sink parquet`, and a producer and a push consumer of the official Python
-client. They make at most 13 native and 3 official messages a second: few, because each is a commit of its own, and a load that leaves the
+client. They make at most 5 native and 2 official messages a second: few, because each is a commit of its own, and a load that leaves the
 processor free lets several pieces run at the same time. Faults are drawn from the seed of the piece: each kind once in random order, then
 all kinds again (`tests/soak/faults.py`). After every fault the cluster must become whole by itself, and both producers must get 7 more
 acknowledgements. At the end every acknowledged message is counted at each of the three receivers, the running cluster is audited, all nodes
