@@ -196,9 +196,9 @@ def judged(rows: Sequence[Any]) -> dict[str, Any]:
 
 
 def busy_s() -> float:
-    """Processor time of everything on this machine since it started, in seconds."""
-    user, nice, system, _idle, _wait, *others = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:8])
-    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK")
+    """Processor time of everything on this machine since it started, without programs of low priority, in seconds."""
+    user, _nice, system, _idle, _wait, *others = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:8])
+    return (user + system + sum(others)) / os.sysconf("SC_CLK_TCK")
 
 
 def tasks_in(log: Path, count: int) -> dict[str, Any]:
