@@ -1,65 +1,39 @@
 """Reads the entries of one log from the object store, below where the log begins on the local disk.
 
-Every byte that leaves this module belongs to a chunk whose SHA-256 is part of the digest that the manifest names, and the manifests are
-linked to the local log (`catalogue.py`). Positions come from index parts, which are claims: entries are compared with the queue and the
-offset, or the index, that was asked for, and offsets are dense, so that an index part that leaves something out is noticed. If the store
-lacks an index part or holds a wrong one, it is made from the log file and stored again.
+The bytes are verified (`stored_parts.py`), and the manifests are linked to the local log (`catalogue.py`). Positions come from index parts,
+which are claims: entries are compared with the queue and the offset, or the index, that was asked for, and offsets are dense, so that an
+index part that leaves something out is noticed.
 
 Methods block and belong on threads that nothing else waits for. A store that is away raises StoreFailure, wrong content WrongObject.
 """
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import threading
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ledgermq.proto.layout import ENTRY_MAGIC, HEADER_BYTES, split_record
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.entry_reader import EntryReader, Piece
-from ledgermq.storage.errors import Damaged, LogDamaged
+from ledgermq.storage.errors import LogDamaged
 from ledgermq.storage.file_digest import CHUNK_BYTES
 from ledgermq.storage.log_reader import Limits
 from ledgermq.storage.log_reader import Piece as LogPiece
 from ledgermq.storage.lookup import Found, Lookup
-from ledgermq.storage.tiered import index_part, manifests
 from ledgermq.storage.tiered.begins import stored_begin
-from ledgermq.storage.tiered.index_part import (
-    BLOCK_BYTES,
-    BLOCK_ROWS,
-    KEY,
-    ROW_BYTES,
-    UNIT,
-    IndexHead,
-    IndexPart,
-    QueueRows,
-    WrongEntries,
-)
+from ledgermq.storage.tiered.index_part import BLOCK_ROWS, KEY, UNIT, IndexHead, QueueRows
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore, StoreFailure
-from ledgermq.storage.tiered.range_cache import RangeCache
-from ledgermq.storage.tiered.transfer import WrongObject, pieces
+from ledgermq.storage.tiered.object_store import ObjectMissing, StoreFailure
+from ledgermq.storage.tiered.stored_parts import Events, Ranges, StoredParts
 
-RANGE_CHUNKS = 4
-RANGE_BYTES = RANGE_CHUNKS * CHUNK_BYTES
-"""The part of an object that one request fetches."""
-AHEAD = 2
-"""How many ranges behind the one that a sequential reader needs are fetched before it asks for them."""
-HEADS_MAX = 64
-"""Heads of index parts in memory; one of a file of 1 GiB takes some 100 KB, and 200 bytes for each queue."""
 UNITS_MAX = 8192
-STREAMS_MAX = 64
-"""The sequential readers that are told apart."""
 GUESSES = 3
 _HEAD = struct.Struct(">iiq")
 _STORE_MS_AT = HEADER_BYTES + 56
@@ -102,73 +76,6 @@ class LocalBegin:
     pos: int
 
 
-class Events(Protocol):
-    """What a reader tells its owner, from any thread."""
-
-    def wrong(self, what: str) -> None:
-        """The store lacks an object, or holds other bytes than it must."""
-        ...
-
-    def fetched(self, size: int) -> None:
-        """Bytes came from the store."""
-        ...
-
-    def not_stored(self, error: StoreFailure) -> None:
-        """An index part that the store lacks could not be written there. The reader has made its own."""
-        ...
-
-
-class Ranges:
-    """Fetches ranges of objects once for all who need them at a time, keeps them in the cache, and reads ahead. Any thread."""
-
-    def __init__(self, store: ObjectStore, cache: RangeCache, ahead: Executor) -> None:
-        self.store = store
-        self.cache = cache
-        self._ahead = ahead
-        self._lock = threading.Lock()
-        self._under_way: dict[str, Future[bytes]] = {}
-
-    def get(self, key: str, fetch: Callable[[], bytes]) -> bytes:
-        """The range of a key. `fetch` returns verified bytes; what it raises is raised to all who wait for the range."""
-        found = self.cache.get(key)
-        if found is not None:
-            return found
-        with self._lock:
-            future = self._under_way.get(key)
-            mine = future is None
-            if future is None:
-                future = self._under_way[key] = Future()
-        if not mine:
-            return future.result()
-        try:
-            data = fetch()
-            self.cache.put(key, data)
-            future.set_result(data)
-            return data
-        except BaseException as error:
-            future.set_exception(error)
-            # Nobody else may be waiting; the exception is raised here in any case.
-            future.exception()
-            raise
-        finally:
-            with self._lock:
-                del self._under_way[key]
-
-    def ahead(self, key: str, fetch: Callable[[], bytes]) -> None:
-        """Fetch a range in the background, unless it is here or on its way. Its errors are met again by the reader who needs it."""
-        with self._lock:
-            if key in self._under_way or len(self._under_way) >= 2 * AHEAD:
-                return
-        if key not in self.cache:
-            self._ahead.submit(self._try, key, fetch)
-
-    def _try(self, key: str, fetch: Callable[[], bytes]) -> None:
-        try:
-            self.get(key, fetch)
-        except (StoreFailure, WrongObject, OSError):
-            return
-
-
 @dataclass(frozen=True, slots=True)
 class _KeysBelow:
     """The keys of messages before a position, as `Lookup` asks for them."""
@@ -197,15 +104,11 @@ class TierReader:
         self.problem = "the object store has not been asked yet"
         """If `files` are not whole: why not."""
         self._begin_pos = 0
-        self._ranges = ranges
+        self._parts = StoredParts(ranges, where, events)
         self._store = ranges.store
         self._where = where
         self._file_bytes = file_bytes
-        self._events = events
-        self._heads: OrderedDict[str, IndexHead] = OrderedDict()
         self._lock = threading.Lock()
-        self._streams: OrderedDict[tuple[int, int], None] = OrderedDict()
-        """(base, range) that sequential readers need next."""
         self._entries = EntryReader(self, file_bytes)
 
     # -- where it begins and ends
@@ -256,8 +159,7 @@ class TierReader:
         except ObjectMissing as missing:
             self._renew()
             if self.files[:1] == first:
-                self._events.wrong(str(missing))
-                raise WrongObject(str(missing)) from missing
+                raise self._parts.wrong(str(missing)) from missing
         return work()
 
     def take(self, files: tuple[FileManifest, ...], *, whole: bool) -> None:
@@ -288,17 +190,17 @@ class TierReader:
             return None
         file, rows = found
         first = max(first, rows.first)
-        units = self._rows(file, UNIT, rows.row + first - rows.first, min(count, min(local.offset, rows.last + 1) - first))
+        units = self._parts.rows(file, UNIT, rows.row + first - rows.first, min(count, min(local.offset, rows.last + 1) - first))
         positions: I64 = units["pos"].astype(np.int64)
         sizes: I32 = units["size"].astype(np.int32)
         if int(positions[0]) < file.base or int(positions[-1]) + int(sizes[-1]) > file.end or int(sizes.min()) <= HEADER_BYTES:
-            raise self._wrong_index(file, f"queue {queue} of topic {topic} outside of the file")
+            raise self._parts.wrong_index(file, f"queue {queue} of topic {topic} outside of the file")
         fits = self._entries.fits(positions, sizes, max_bytes)
         positions, sizes = positions[:fits], sizes[:fits]
         try:
             data = self._entries.read(positions, sizes, queue, first)
         except LogDamaged as damage:
-            raise self._wrong_index(file, str(damage)) from damage
+            raise self._parts.wrong_index(file, str(damage)) from damage
         if data is None:
             raise ObjectMissing(f"the file at {file.base} is no longer in {self._store.place}")
         entries = QueueEntries(first, sizes, data, int(positions[-1]) + int(sizes[-1]))
@@ -311,7 +213,7 @@ class TierReader:
         for record in entries.records():
             _, begin, end, _ = split_record(record)
             if record[begin:end] != name:
-                raise self._wrong_index(file, f"an entry of another topic as one of {topic}")
+                raise self._parts.wrong_index(file, f"an entry of another topic as one of {topic}")
 
     def offset_at(self, topic: str, queue: int, low: int, local: LocalBegin, store_ms: int) -> int:
         """The first offset from `low` on that was stored at `store_ms` or later; that of the local log if the store has none. Raises
@@ -327,7 +229,7 @@ class TierReader:
         for file in files[number:]:
             if file.base >= local.pos:
                 break
-            head = self._head(file)
+            head = self._parts.head(file)
             rows = head.queues.get((topic, queue))
             if rows is None or rows.last < low:
                 continue
@@ -344,13 +246,13 @@ class TierReader:
         return local.offset
 
     def _pos_of(self, file: FileManifest, rows: QueueRows, offset: int) -> int:
-        return int(self._rows(file, UNIT, rows.row + offset - rows.first, 1)["pos"][0])
+        return int(self._parts.rows(file, UNIT, rows.row + offset - rows.first, 1)["pos"][0])
 
     def _stored_ms(self, file: FileManifest, rows: QueueRows, offset: int) -> int:
         pos = self._pos_of(file, rows, offset)
         data = self.record_bytes(pos + _STORE_MS_AT, 8)
         if data is None or len(data) != 8:
-            raise self._wrong_index(file, f"an entry at {pos}")
+            raise self._parts.wrong_index(file, f"an entry at {pos}")
         return int.from_bytes(data, "big")
 
     def _require_reach(self, linked: _Linked, local: LocalBegin) -> None:
@@ -368,7 +270,7 @@ class TierReader:
         while low < high:
             middle = at = (low + high) // 2
             rows = None
-            while at >= low and (rows := self._head(files[at]).queues.get((topic, queue))) is None:
+            while at >= low and (rows := self._parts.head(files[at]).queues.get((topic, queue))) is None:
                 at -= 1
             if rows is None:
                 low = middle + 1
@@ -383,7 +285,7 @@ class TierReader:
         if before is None:
             self._require_whole(linked)
         if before is not None or files[0].first == 0:
-            raise self._wrong_index(before or files[0], f"no message {offset} of queue {queue} of topic {topic}")
+            raise self._parts.wrong_index(before or files[0], f"no message {offset} of queue {queue} of topic {topic}")
         return behind
 
     # -- the log
@@ -403,19 +305,19 @@ class TierReader:
         file = files[number]
         if first_index > file.last:
             raise NotHere(f"this node has not verified entry {first_index} in {self._store.place} yet: {self.problem}")
-        head = self._head(file)
+        head = self._parts.head(file)
         index, pos, _ = head.marks[max(0, bisect_right(head.mark_indexes, first_index) - 1)]
-        data = self._bytes(file, pos, min(CHUNK_BYTES + max_bytes, file.end - pos))
+        data = self._parts.read(files, number, pos, min(CHUNK_BYTES + max_bytes, file.end - pos))
         at = 0
         starts: list[int] = []
         sizes: list[int] = []
         while at + HEADER_BYTES <= len(data):
             magic, size, found = _HEAD.unpack_from(data, at)
             if (magic, found) != (ENTRY_MAGIC, index) or size <= HEADER_BYTES:
-                raise self._wrong_index(file, f"entry {index} at {pos + at}")
+                raise self._parts.wrong_index(file, f"entry {index} at {pos + at}")
             if index >= first_index:
                 if at + size > len(data) and not starts:
-                    data = data[:at] + self._bytes(file, pos + at, size)
+                    data = data[:at] + self._parts.read(files, number, pos + at, size)
                 if at + size > len(data) or (starts and at + size - starts[0] > max_bytes):
                     break
                 starts.append(at)
@@ -435,7 +337,7 @@ class TierReader:
         if number >= len(files):
             return b""
         file = files[number]
-        return self._bytes(file, pos, min(length, file.end - pos)) if pos < file.end else b""
+        return self._parts.read(files, number, pos, min(length, file.end - pos)) if pos < file.end else b""
 
     # -- keys
 
@@ -461,11 +363,11 @@ class TierReader:
                 yield pos + HEADER_BYTES
 
     def _with_hash(self, file: FileManifest, hash_: int) -> list[int]:
-        head = self._head(file)
+        head = self._parts.head(file)
         row = self._first_with(file, head, hash_)
         found: list[int] = []
         while row < head.keys:
-            keys = self._rows(file, KEY, head.rows + row, head.keys - row)
+            keys = self._parts.rows(file, KEY, head.rows + row, head.keys - row)
             count = int(np.searchsorted(keys["hash"], hash_, side="right"))
             found += keys["pos"][:count].tolist()
             if count < len(keys):
@@ -479,7 +381,7 @@ class TierReader:
         at, guesses = min(head.keys - 1, hash_ * head.keys >> 31), 0
         while low < high:
             begin = max(0, at - (head.rows + at) % BLOCK_ROWS)
-            hashes = self._rows(file, KEY, head.rows + begin, head.keys - begin)["hash"]
+            hashes = self._parts.rows(file, KEY, head.rows + begin, head.keys - begin)["hash"]
             end, guesses = begin + len(hashes), guesses + 1
             if int(hashes[-1]) < hash_:
                 low, at = end, end
@@ -490,139 +392,3 @@ class TierReader:
             if guesses > GUESSES:
                 at = (low + high) // 2
         return low
-
-    # -- verified parts of objects
-
-    def _bytes(self, file: FileManifest, pos: int, length: int) -> bytes:
-        parts: list[bytes | memoryview] = []
-        at, end = pos - file.base, pos - file.base + length
-        while at < end:
-            number = at // RANGE_BYTES
-            data = self._range(file, number)
-            begin = at - number * RANGE_BYTES
-            parts.append(memoryview(data)[begin : begin + end - at])
-            at = (number + 1) * RANGE_BYTES
-        return b"".join(parts)
-
-    def _range(self, file: FileManifest, number: int) -> bytes:
-        self._read_ahead(file, number)
-        return self._ranges.get(*self._fetching(file, number))
-
-    def _fetching(self, file: FileManifest, number: int) -> tuple[str, Callable[[], bytes]]:
-        key = manifests.object_key(self._where, file.base, file.sha256)
-
-        def fetch() -> bytes:
-            head = self._head(file)
-            offset = number * RANGE_BYTES
-            data = self._store.read(key, offset, min(RANGE_BYTES, file.size - offset))
-            self._events.fetched(len(data))
-            for chunk, at in enumerate(range(0, len(data), CHUNK_BYTES), number * RANGE_CHUNKS):
-                if hashlib.sha256(memoryview(data)[at : at + CHUNK_BYTES]).digest() != head.chunk(chunk):
-                    raise self._wrong(f"{self._store.place}/{key} does not have its digest at byte {offset + at}")
-            return data
-
-        return f"{key}/{number}", fetch
-
-    def _read_ahead(self, file: FileManifest, number: int) -> None:
-        """If a reader goes through the log, fetch what it will need next."""
-        here, behind = self._behind(file, number, 0), self._behind(file, number, 1)
-        with self._lock:
-            sequential = self._streams.pop(here, True) is None if here is not None else False
-            if behind is not None:
-                self._streams[behind] = None
-                if len(self._streams) > STREAMS_MAX:
-                    self._streams.popitem(last=False)
-        for step in range(1, AHEAD + 1) if sequential else ():
-            place = self._behind(file, number, step)
-            if place is not None:
-                self._ranges.ahead(*self._fetching(self.files[(place[0] - self.files[0].base) // self._file_bytes], place[1]))
-
-    def _behind(self, file: FileManifest, number: int, step: int) -> tuple[int, int] | None:
-        """(base, range) of the range that lies `step` behind this one in the stored log; None behind its end."""
-        per_file = -(-file.size // RANGE_BYTES)
-        base, number = file.base + (number + step) // per_file * self._file_bytes, (number + step) % per_file
-        return (base, number) if base <= self.files[-1].base else None
-
-    def _rows(self, file: FileManifest, dtype: np.dtype[np.void], row: int, count: int) -> NDArray[np.void]:
-        """Rows of an index part from one on: at least one, at most `count`, of one block."""
-        number, inside = divmod(row, BLOCK_ROWS)
-        data = self._block(file, number)
-        return np.frombuffer(data, dtype, min(count, len(data) // ROW_BYTES - inside), inside * ROW_BYTES)
-
-    def _block(self, file: FileManifest, number: int) -> bytes:
-        head, key = self._head(file), index_part.rows_key(self._where, file)
-
-        def fetch() -> bytes:
-            try:
-                data = self._store.read(key, number * BLOCK_BYTES, head.block_bytes(number))
-                self._events.fetched(len(data))
-                if hashlib.sha256(data).digest() == head.block(number):
-                    return data
-                self._events.wrong(f"{self._store.place}/{key} is not what its head names")
-            except ObjectMissing:
-                # Lost, or its upload was interrupted.
-                pass
-            part = self._make(file)
-            return part.rows[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
-
-        return self._ranges.get(f"{key}/{number}", fetch)
-
-    def _head(self, file: FileManifest) -> IndexHead:
-        with self._lock:
-            head = self._heads.get(file.sha256)
-            if head is not None:
-                self._heads.move_to_end(file.sha256)
-                return head
-        key = index_part.head_key(self._where, file)
-        found: list[IndexHead] = []
-
-        def fetch() -> bytes:
-            try:
-                data = self._store.get(key)
-                self._events.fetched(len(data))
-                found.append(index_part.decode_head(data, key, file))
-                return data
-            except ObjectMissing:
-                # The file was stored by a program that made no index parts, or it was lost.
-                pass
-            except Damaged as damage:
-                self._events.wrong(str(damage))
-            part = self._make(file)
-            found.append(part.head)
-            return index_part.encode_head(part.head)
-
-        data = self._ranges.get(key, fetch)
-        head = found[0] if found else index_part.decode_head(data, key, file)
-        with self._lock:
-            self._heads[file.sha256] = head
-            if len(self._heads) > HEADS_MAX:
-                self._heads.popitem(last=False)
-        return head
-
-    def _make(self, file: FileManifest) -> IndexPart:
-        """Make the index part from the log file, which is verified on the way, and store it for other readers."""
-        key = manifests.object_key(self._where, file.base, file.sha256)
-
-        def fetched() -> Iterator[bytes]:
-            for piece in pieces(self._store, key, file.size):
-                self._events.fetched(len(piece))
-                yield piece
-
-        try:
-            part = index_part.build(file, fetched())
-        except WrongEntries as wrong:
-            raise self._wrong(f"{self._store.place}/{key}: {wrong}") from wrong
-        for number, block in part.blocks():
-            self._ranges.cache.put(f"{index_part.rows_key(self._where, file)}/{number}", block)
-        try:
-            index_part.put(self._store, self._where, file, part)
-        except StoreFailure as error:
-            self._events.not_stored(error)
-        return part
-
-    def _wrong_index(self, file: FileManifest, names: str) -> WrongObject:
-        return self._wrong(f"{self._store.place}/{index_part.head_key(self._where, file)} names {names}")
-
-    def _wrong(self, what: str) -> WrongObject:
-        self._events.wrong(what)
-        return WrongObject(what)

@@ -22,7 +22,8 @@ from ledgermq.storage.tiered import manifests
 from ledgermq.storage.tiered.manifests import FileManifest
 from ledgermq.storage.tiered.object_store import StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
-from ledgermq.storage.tiered.tier_reader import LocalBegin, Ranges, TierReader
+from ledgermq.storage.tiered.stored_parts import Ranges
+from ledgermq.storage.tiered.tier_reader import LocalBegin, TierReader
 from tests.node.test_node_retention import Stage
 from tests.tiered.fake_store import FakeStore
 
@@ -126,6 +127,15 @@ class Told:
 
     def not_stored(self, error: StoreFailure) -> None:
         self.failures.append(str(error))
+
+
+def another_reader(reader: TierReader, cache: RangeCache) -> TierReader:
+    """A reader of the same files that has nothing of them in memory."""
+    parts = reader._parts
+    again = TierReader(Ranges(parts._store, cache, Now()), parts._where, SIZE, parts._events)
+    again.take(reader.files, whole=reader.whole)
+    again.problem = reader.problem
+    return again
 
 
 class Reading:

@@ -28,9 +28,9 @@ from ledgermq.proto.types import Draft, GroupConfig
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.tiered.object_store import StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
-from ledgermq.storage.tiered.tier_reader import Ranges, TierReader
+from ledgermq.storage.tiered.tier_reader import TierReader
 from ledgermq.storage.tiered.transfer import WrongObject
-from tests.tiered.stored_log import Now
+from tests.tiered.stored_log import another_reader
 from tests.tiered.test_tiered_carrying import SIZE, TieredStage
 
 GROUPS = ("slow", "new")
@@ -194,9 +194,7 @@ def test_another_place_is_not_the_store_that_has_what_was_trimmed(consumers: Con
 def uncached(consumers: Consumers) -> TierReader:
     """A reader that has nothing of the store in memory or on this disk."""
     cache = RangeCache(RealDisk(), str(consumers.one.stage.config.data / "other-cache"), 0)
-    reader = TierReader(Ranges(consumers.one.store, cache, Now()), consumers.reader._where, SIZE, consumers.reader._events)
-    reader.take(consumers.reader.files, whole=True)
-    return reader
+    return another_reader(consumers.reader, cache)
 
 
 def test_a_store_that_fails_or_is_wrong_gives_no_shorter_answer(consumers: Consumers) -> None:

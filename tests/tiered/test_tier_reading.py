@@ -268,13 +268,13 @@ def test_what_this_node_does_not_know_yet_is_an_error(reading: Reading) -> None:
 
 def test_files_that_are_linked_during_a_read_are_no_gap(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read that began before older files were linked does not say that the store begins behind them, nor that it has nothing."""
-    files, head = tuple(reading.log.files), reading.reader._head
+    files, head = tuple(reading.log.files), reading.reader._parts.head
 
     def links(file: FileManifest) -> IndexHead:
         reading.reader.take(files, whole=True)
         return head(file)
 
-    monkeypatch.setattr(reading.reader, "_head", links)
+    monkeypatch.setattr(reading.reader._parts, "head", links)
     local = reading.log.local("t", 0)
     for work in (
         lambda: reading.reader.entries("t", 0, 0, local, 1000),

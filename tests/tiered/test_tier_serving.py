@@ -35,8 +35,7 @@ from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import Draft
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.tiered.range_cache import RangeCache
-from ledgermq.storage.tiered.tier_reader import Ranges, TierReader
-from tests.tiered.stored_log import Now, topic
+from tests.tiered.stored_log import another_reader, topic
 from tests.tiered.test_tiered_carrying import SIZE, TieredStage
 
 TOLD = "told"
@@ -115,10 +114,7 @@ class Served:
         """Nothing of the store in memory or on the disk of this node."""
         reader = self.one.tiering.reader("g1")
         assert reader is not None
-        cache = RangeCache(RealDisk(), reader._ranges.cache._directory, 64 << 20)
-        again = TierReader(Ranges(self.one.store, cache, Now()), reader._where, SIZE, reader._events)
-        again.take(reader.files, whole=reader.whole)
-        again.problem = reader.problem
+        again = another_reader(reader, RangeCache(RealDisk(), reader._parts._ranges.cache._directory, 64 << 20))
         self.tier = TierReads(self.engine, lambda group: again, lambda: self.now_s)
 
     async def tail(self, first: int, goals: bool = True) -> QueueTail:

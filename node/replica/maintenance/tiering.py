@@ -44,7 +44,8 @@ from ledgermq.storage.tiered.controller_files import ControllerFiles, fingerprin
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog, controller_key
 from ledgermq.storage.tiered.object_store import ObjectStore, StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
-from ledgermq.storage.tiered.tier_reader import AHEAD, Ranges, TierReader
+from ledgermq.storage.tiered.stored_parts import AHEAD, Ranges
+from ledgermq.storage.tiered.tier_reader import TierReader
 from ledgermq.storage.tiered.total_retention import TotalLimits, TotalRetention, due
 from ledgermq.storage.tiered.transfer import WrongObject
 
