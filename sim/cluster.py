@@ -1,8 +1,8 @@
-"""One simulated cluster: virtual time, a heap of events, the turns of its nodes, and what faults and operators do to it.
+"""One simulated cluster: virtual time, a heap of events, and the turns of its nodes.
 
-This module orders the events; `world.py` runs a whole run to its end. A node runs the product's code (`node.py` wires it, `keeping.py` does
-its work outside turns), `clients.py` defines clients, `faults.py` plans faults. The invariants are checked after every step (`checkers.py`,
-`truth.py`) and over the clients' histories (`histories.py`).
+This module orders the events; `operated.py` says what operators ask for, `faults.py` plans faults, and `world.py` runs a whole run to its
+end. A node runs the product's code (`node.py` wires it, `keeping.py` does its work outside turns), `clients.py` defines clients. The
+invariants are checked after every step (`checkers.py`, `truth.py`) and over the clients' histories (`histories.py`).
 
 A node's turn follows the rules of its engine: it takes everything that has arrived, calls wait during a sync if the group says so, and the
 results of a turn are sent when all of it succeeded.
@@ -21,14 +21,10 @@ from typing import Any
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.calls.member_calls import (
     Appointed,
-    ChangeMembers,
     GroupMembers,
     MembersChanged,
-    MembersKind,
-    RaiseLevel,
     Returned,
 )
-from ledgermq.node.broker.calls.operator_calls import Seal, Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
 from ledgermq.node.broker.calls.tier_calls import TierFetch
@@ -36,19 +32,15 @@ from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
-from ledgermq.node.replica.retention.retention_facts import consumed_queues
-from ledgermq.node.replica.retention.retention_rules import agreed
 from ledgermq.node.replica.shipping.shipping_wire import is_shipping
-from ledgermq.proto.control import LevelRecord, SealRecord
 from ledgermq.proto.entry_sealing import chain_seed
-from ledgermq.proto.levels import STORED_TRIM_LEVEL
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.transfer import Cause
 from ledgermq.sim.acquaintance import Acquaintance
 from ledgermq.sim.appointing import Appointing
-from ledgermq.sim.bugs import Bug, election, upgrader_type
+from ledgermq.sim.bugs import Bug, election
 from ledgermq.sim.checkers import Checkers, OnMedium, Violation
 from ledgermq.sim.clients import Answer, Client, Habits
 from ledgermq.sim.clock import Clock
@@ -70,7 +62,7 @@ from ledgermq.sim.timetable import Timetable
 from ledgermq.sim.transactors import Manners, Transactor
 from ledgermq.sim.truth import Truth
 from ledgermq.sim.workshop import Workshop
-from ledgermq.storage.errors import LogDamaged, LogFenced, NoSpace, StorageError
+from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 
 SECOND = 1000 * MS
 SYNC_NS = (MS // 5, 6 * MS)
@@ -682,6 +674,11 @@ class Cluster:
             station.life.calls.append(Appointed(appointment))
             self._turn_soon(station)
 
+    def members(self) -> Members | None:
+        """The group's members according to its newest leader; None without one."""
+        led = [(life.term, life) for station in self.stations.values() if (life := station.life) is not None and life.role is Role.LEADER]
+        return max(led, key=lambda pair: pair[0])[1].replica.members if led else None
+
     def agreed(self, appointment: Appointment) -> None:
         """The metadata quorum has decided it."""
         self.coverage["appointments"] += 1
@@ -704,248 +701,6 @@ class Cluster:
                 for node, incarnation in known.returned():
                     life.calls.append(Returned(node, incarnation))
                     self._turn_soon(station)
-
-    # -- what a plan may ask for ----------------------------------------------------------------------------------------------------
-
-    def _leader_lives(self) -> list[tuple[Station, Life]]:
-        return [
-            (station, station.life)
-            for station in self.stations.values()
-            if station.life is not None and self.now >= station.paused_until and station.life.role is Role.LEADER
-        ]
-
-    def trim(self, files: int, patience_ms: int = 0, *, stored: bool = False) -> None:
-        """The leader records that the log begins up to `files` files later, if they are not needed. Members that were silent for
-        `patience_ms` are not waited for (0: all are). `stored`: what goes stays readable in the object store; a group below the level of
-        such a record is first raised to it."""
-        for station, life in self._leader_lives():
-            if not life.group.leader.serving:
-                continue
-            if stored and life.machine.level < STORED_TRIM_LEVEL:
-                self._raise_level(station, life)
-                continue
-            nodes = life.replica.members.nodes
-            record = life.keeper.trim_record(nodes, station.name, files, self.now // MS, patience_ms, stored=stored)
-            if record is not None:
-                self._token += 1
-                life.calls.append(Trim(self._token, record))
-                if not stored:
-                    kept = {(group, topic) for group, topic, _ in consumed_queues(life.machine)}
-                    self.kept = kept if self.kept is None else self.kept & kept
-                self.note(f"trim to entry {record.begin_index}", station.name)
-                self._turn_soon(station)
-
-    def seal(self) -> None:
-        """The leader records digest and root of full log files on which a majority agrees. A group without a log tree is first raised to
-        the level that has one."""
-        for station, life in self._leader_lives():
-            if not life.group.leader.serving:
-                continue
-            if life.machine.retained.tree is None:
-                self._raise_level(station, life)
-            elif (record := self._seal_record(life)) is not None:
-                self._token += 1
-                life.calls.append(Seal(self._token, record))
-                self.note(f"seal of the file at {record.base}", station.name)
-                self.coverage["seals"] += 1
-            self._turn_soon(station)
-
-    def _raise_level(self, station: Station, life: Life) -> None:
-        level = life.machine.level + 1
-        self._token += 1
-        asked = frozenset(name for name in self.names if self.told_level(name) >= level)
-        life.calls.append(RaiseLevel(self._token, LevelRecord(level), asked))
-        self._turn_soon(station)
-
-    def late_group(self, seed: int) -> None:
-        """A consumer group that is new reads every topic from the beginning."""
-        number = len(self.clients)
-        client = Client(self, number, random.Random(f"late group {seed}"), self._habits, RECORD_BODY_AT, f"late-{number}")
-        client.wind_down(receives=True)
-        self.clients.append(client)
-        self.note(f"consumer group {client.group} begins")
-        self.coverage["late-groups"] += 1
-        client.start()
-
-    def _seal_record(self, leader: Life) -> SealRecord | None:
-        """The seal of the first file for which a majority of the voters reports the same, as in a node's digest exchange."""
-        told: dict[int, dict[str, str]] = {}
-        files = {file.base: file for file, _, _ in leader.keeper.sealed_files()}
-        for name, station in self.stations.items():
-            if station.life is not None and self.now >= station.paused_until:
-                for file, sha256, root in station.life.keeper.sealed_files():
-                    told.setdefault(file.base, {})[name] = f"{sha256} {root}"
-        for base, file in sorted(files.items()):
-            found = agreed(told[base], leader.replica.members.voters)
-            if found is not None and found[0].split(" ")[1]:
-                sha256, root = found[0].split(" ")
-                return SealRecord(base, file.first_index, file.last_index, file.end_pos, sha256, found[1], root)
-        return None
-
-    def transfer(self, to: str) -> None:
-        """Ask the leader to transfer leadership to another node."""
-        for station, life in self._leader_lives():
-            if station.name == to:
-                continue
-            refusal = life.replica.transfer(station.clock.at(self.now), to, Cause.OPERATOR, self.chance.randrange(50 * MS, SECOND))
-            self.note(f"transfer to {to} {'refused' if refusal else 'begun'}", station.name)
-            self.coverage["transfers-refused" if refusal else "transfers"] += 1
-            self._turn_soon(station)
-
-    def join(self) -> str:
-        """A new node starts with an empty directory; returns its name."""
-        name = f"j{len(self.names) - len(self.settings.names) + 1}"
-        station = self.stations[name] = Station(name, Medium(name, self.settings, self.bug, founder=False))
-        self.names.append(name)
-        self.media[name] = station.medium
-        self.start(name)
-        return name
-
-    def members(self) -> Members | None:
-        """The group's members according to its newest leader; None without one."""
-        led = [(life.term, life) for station in self.stations.values() if (life := station.life) is not None and life.role is Role.LEADER]
-        return max(led, key=lambda pair: pair[0])[1].replica.members if led else None
-
-    def change_members(self, kind: MembersKind, node: str, *, observer: bool = False) -> None:
-        """Ask the leader to change the members by one. No operator removes a voter while another one's directory is lost."""
-        if kind in ("demote", "remove") and not self._all_count():
-            self.note(f"no {kind} of {node} while a directory is lost")
-            return
-        incarnation = self.stations[node].medium.identity.incarnation if kind in ("add", "promote") else None
-        for station, life in self._leader_lives():
-            self._token += 1
-            reads = self.reads(node) if kind == "add" else None
-            life.calls.append(ChangeMembers(self._token, kind, node, incarnation, observer=observer, level_max=reads))
-            self.note(f"asked to {kind} {node}", station.name)
-            self._turn_soon(station)
-
-    def led(self) -> tuple[str, Members] | None:
-        """The newest running leader, and the members that it knows to be committed."""
-        found = max(self._leader_lives(), key=lambda found: found[1].term, default=None)
-        if found is None:
-            return None
-        station, life = found
-        return station.name, life.replica.core.configurations.at(life.commit_index)
-
-    def ask_to_change(self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]) -> int:
-        """As `change_members`, for an operator that waits for the answer; 0 while the change is not allowed."""
-        if kind == "remove" and not self._all_count():
-            return 0
-        incarnation = None if kind == "remove" else self.stations[node].medium.identity.incarnation
-        reads = self.reads(node) if kind == "add" else None
-        return self.ask(leader, lambda token: ChangeMembers(token, kind, node, incarnation, level_max=reads), answered)
-
-    def operate(self, source: str, target: str, chance: random.Random) -> None:
-        """An operator starts to ask for a removal, or for a move to `target`."""
-        operator = Operator(self, source, target, chance)
-        self.operators.append(operator)
-        self.note(f"an operator wants {operator}")
-        self.coverage["moves" if target else "removals"] += 1
-
-    def upgrade(self, chance: random.Random) -> None:
-        """An operator starts to upgrade the nodes and to ask for the end of the upgrade."""
-        self.operators.append(upgrader_type(self.bug)(self, chance))
-        self.note("an operator begins an upgrade")
-        self.coverage["upgrades"] += 1
-
-    def reads(self, name: str) -> int:
-        """The highest feature level that the program installed on a node reads."""
-        return self.stations[name].medium.level_max
-
-    def told_level(self, name: str) -> int:
-        """The level that a node's process tells now; 0 if none answers."""
-        station = self.stations[name]
-        return 0 if station.life is None or self.now < station.paused_until else station.life.machine.level_max
-
-    def level_of(self, name: str) -> int:
-        """The feature level of the group, as a running node has applied it."""
-        life = self.stations[name].life
-        assert life is not None, f"{name} does not run"
-        return life.machine.level
-
-    def replace_program(self, name: str, level_max: int) -> None:
-        """Install a program on a node, and restart its process."""
-        self.note(f"gets a program that reads level {level_max}", name)
-        station = self.stations[name]
-        station.medium.level_max = level_max
-        if station.workshop is not None:
-            self._end(station, power=False)
-            self.after(self.chance.randrange(*CALL_NS), self.start, name)
-
-    def change_rule(self) -> Rule | None:
-        """Ask the leader to change to the other rule; returns that rule, None without a leader."""
-        members = self.members()
-        if members is None or self.healed:
-            return None
-        goal = members.towards or (Rule.MAJORITY if members.rule is Rule.IN_SYNC else Rule.IN_SYNC)
-        for station, life in self._leader_lives():
-            self._token += 1
-            life.calls.append(ChangeMembers(self._token, "rule", "", rule=goal.value))
-            self.note(f"asked for the rule {goal}", station.name)
-            self._turn_soon(station)
-        return goal
-
-    def wipe(self, name: str) -> bool:
-        """A node loses its directory, and gets a new one when it is started. Only if the group must survive it: all members are up and
-        agree on their identities, and no other directory is lost. Returns whether it was done."""
-        station = self.stations[name]
-        if self.healed or not self._can_spare(name):
-            self.note("the directory cannot be spared", name)
-            return False
-        self.note("the directory is lost", name)
-        self.coverage["wiped"] += 1
-        if station.workshop is not None:
-            self._end(station, power=False)
-        station.medium.wipe()
-        station.acquaintance = Acquaintance()
-        self.checkers.lost(name)
-        return True
-
-    def _can_spare(self, name: str) -> bool:
-        members = self.members()
-        if members is None or not self._all_count() or not self._left_without(name, members):
-            return False
-        for node in members.nodes:
-            station = self.stations[node]
-            life = station.life
-            if life is None or station.medium.harmed or life.replica.members != members or life.replica.members_index > life.commit_index:
-                return False
-        asked = (call for _, life in self._lives() for call in life.calls)
-        return name in members.nodes and not any(isinstance(call, ChangeMembers) for call in asked)
-
-    def _left_without(self, name: str, members: Members) -> bool:
-        """Whether the group can continue without this node's data. Between two rules it needs every voter."""
-        if members.rule is not Rule.IN_SYNC:
-            return name not in members.voters or (members.rule is Rule.MAJORITY and len(members.voters) > 2)
-        known = self.controller.appointment
-        in_sync = set(members.voters if known is None or known.generation != members.since else known.in_sync)
-        return in_sync != {name}
-
-    def _all_count(self) -> bool:
-        """Whether each member has the directory that the group knows, and none is still returning."""
-        members = self.members()
-        if members is None or members.returning:
-            return False
-        media = [(node, self.stations[node].medium) for node in members.nodes]
-        return all(
-            members.incarnations.get(node) == medium.identity.incarnation if node in members.incarnations else medium.directories == 1
-            for node, medium in media
-        )
-
-    def _verify_all(self, station: Station) -> None:
-        """An operator requests a full verification of a replica, because rot in unread bytes is not found otherwise."""
-        if station.workshop is not None:
-            self._end(station, power=False)
-        station.workshop = Workshop(station.medium)
-        self._failed(station, LogDamaged("every byte is to be verified"))
-
-    def _in_force(self) -> list[Life | None]:
-        """The processes of the members, None for one that does not run; empty without a leader."""
-        members = self.members()
-        return [] if members is None else [self.stations[node].life for node in members.nodes]
-
-    def _lives(self) -> list[tuple[str, Life]]:
-        return [(station.name, station.life) for station in self.stations.values() if station.life is not None]
 
 
 def _told(members: GroupMembers) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.clients import CONSUMER_GROUP, QUEUES
-from ledgermq.sim.cluster import RECONCILE_NS, SECOND, Cluster
+from ledgermq.sim.cluster import RECONCILE_NS, SECOND
 from ledgermq.sim.natives import judge
 from ledgermq.sim.network import MS
+from ledgermq.sim.operated import Operated
 from ledgermq.sim.operators import Upgrader
 from ledgermq.sim.outcome import Outcome
 from ledgermq.sim.settings import NEXT_LEVEL
@@ -26,7 +27,7 @@ DRAINED_SHARE = 0.25
 """Share of the runs in which clients, at the end, receive until nothing is left."""
 
 
-class World(Cluster):
+class World(Operated):
     """A cluster that is run once; `run` is the only entry point."""
 
     def run(self, steps: int, schedule: Callable[[World], None], *, until_ns: int | None = None) -> Outcome:
