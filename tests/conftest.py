@@ -15,6 +15,7 @@ from hypothesis import settings
 from ledgermq.node.process import local
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from tests import forked
+from tests.examples import GATE
 
 WORKERS_MAX = 8
 COLLECTING_THRESHOLD = 20_000
@@ -49,8 +50,8 @@ CASES: Counter[tuple[pytest.Collector | None, str]] = Counter()
 """The number of collected cases of each test marked `one_in`."""
 
 
-settings.register_profile("gate", deadline=None, max_examples=50)
-settings.register_profile("verify", deadline=None, max_examples=300)
+settings.register_profile("gate", deadline=None, max_examples=GATE)
+settings.register_profile("verify", deadline=None, max_examples=6 * GATE)
 settings.load_profile("gate")
 """No deadline: the speed of an example depends on the load of the machine. `make verify` chooses its profile by --hypothesis-profile."""
 

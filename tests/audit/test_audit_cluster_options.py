@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
@@ -27,14 +27,12 @@ def test_a_write_of_one_name_into_two_topics_is_two_writes() -> None:
     assert len(names) == 2 * len(topics)
 
 
-@settings(deadline=None)
 @given(QUEUES)
 def test_offsets_are_written_and_read(queues: dict[Place, int]) -> None:
     """As a checkpoint holds them."""
     assert queues_of(places_of(queues)) == queues
 
 
-@settings(deadline=None)
 @given(QUEUES, QUEUES, st.none() | st.integers(1, 20))
 def test_partitions_cover_a_range_once(begins: dict[Place, int], ends: dict[Place, int], most: int | None) -> None:
     """Every message from begin to end of every queue is in exactly one partition of limited size; a new queue begins at 0."""
@@ -45,7 +43,6 @@ def test_partitions_cover_a_range_once(begins: dict[Place, int], ends: dict[Plac
     assert all(one.first < one.end and one.end - one.first <= (most or 1 << 20) for one in split(begins, ends, most))
 
 
-@settings(deadline=None)
 @given(QUEUES, QUEUES, st.none() | st.integers(1, 60))
 def test_a_limited_batch_goes_on_and_never_back(begins: dict[Place, int], ends: dict[Place, int], most: int | None) -> None:
     """A batch has exactly the limit of messages while there are more, otherwise all of them, and no queue moves back or beyond its end."""

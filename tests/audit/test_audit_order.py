@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.audit.checks import order
@@ -276,7 +276,6 @@ def test_groups_that_are_not_remembered(tmp_path: Path, most: int, monkeypatch: 
     assert model.told(None, 1 << 20) == (model.flaws if most == 3 else [])
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 2**32 - 1), st.integers(0, 2**16 - 1), st.integers(0, 2**48 - 1)), min_size=1))
 def test_numbers_of_ids(numbers: list[tuple[int, int, int]]) -> None:
     """The number in an id is parsed correctly, wherever the property strings are."""

@@ -22,6 +22,7 @@ from ledgermq.sim.world import World
 from ledgermq.storage import sealed_json
 from tests.audit.planting import Planted, plant
 from tests.audit.state_worlds import Lived, Step, fresh
+from tests.examples import examples
 from tests.node_core.core_world import NAMES
 
 STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 11), st.integers(0, 11)), min_size=30, max_size=120)
@@ -54,7 +55,7 @@ def run(directory: Path, steps: list[Step], number: int) -> None:
     check(directory, lived, number)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=PATIENT)
+@settings(max_examples=examples(10), derandomize=True, suppress_health_check=PATIENT)
 @given(STEPS, st.integers(0, 9))
 def test_what_the_audit_derives_is_what_the_node_has(tmp_path: Path, steps: list[Step], number: int) -> None:
     """Whatever clients, clocks and leaders did."""

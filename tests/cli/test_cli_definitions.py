@@ -20,6 +20,7 @@ from ledgermq.client.applying import apply
 from ledgermq.client.connection import Connection
 from ledgermq.proto import admin_pb2 as pb
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
+from tests.examples import examples
 from tests.node.test_node_broker_groups import NODES, World
 
 
@@ -323,7 +324,7 @@ FILES = st.fixed_dictionaries(
 
 
 @given(FILES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 def test_definitions_survive_export_and_import(tree: dict[str, Any]) -> None:
     """Whatever a file sets, its import leaves no difference, and what is exported then gives an empty cluster the same export."""
     texts, file = [], json.dumps(tree)

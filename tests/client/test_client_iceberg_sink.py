@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq import cli
@@ -133,7 +133,6 @@ def open_sink(table: FakeTable, topic: str = "t", cluster: str = "c") -> Iceberg
 
 
 @given(st.lists(STEPS, max_size=40))
-@settings(max_examples=100)
 def test_the_table_is_the_log_below_its_positions(steps: list[tuple[Any, ...]]) -> None:
     """At every moment, with two sinks that run at the same time, kills at every place of a commit, answers that are lost and requests that
     arrive late, among compactions and with the table rolled back."""

@@ -21,6 +21,7 @@ from ledgermq.client.native.positions import Place
 from ledgermq.client.native.received import Batch
 from tests.client.fake_reading import FakeConnection, FakeLog, Members
 from tests.client.virtual_time import VirtualLoop
+from tests.examples import examples
 
 GROUPS = {"g1": 2, "g2": 1}
 PLACES = [Place("g1", 0), Place("g1", 1), Place("g2", 0)]
@@ -228,7 +229,7 @@ class Sharing(Cluster):
 
 # A failing run is short enough to be read; making it shorter takes minutes.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
-FAST = settings(max_examples=30, stateful_step_count=25, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+FAST = settings(max_examples=examples(30), stateful_step_count=25, phases=PHASES, suppress_health_check=list(HealthCheck))
 TestOneReader = OneReader.TestCase
 TestOneReader.settings = FAST
 TestSharing = Sharing.TestCase

@@ -280,7 +280,7 @@ class NamedMachine(SessionMachine):
 @pytest.mark.parametrize("machine", [SessionMachine, MemoryMachine, NamedMachine])
 def test_each_message_is_stored_once_in_order_and_has_one_outcome(machine: type[SessionMachine]) -> None:
     """The guarantees hold for any order of losses, rejections, commits, leader changes, timeouts and other producers of the name."""
-    options = settings(max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+    options = settings(stateful_step_count=50, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=options)
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ledgermq.audit.history import NEVER, Read, Send, check_queue
 from tests.audit.test_history import histories
 from tests.cluster import create_group, leader, target, wait_for
+from tests.examples import examples
 from tests.faults.faulty import TOPIC, faulty, judge, whole
 from tests.faults.histories import OPTIONS, Committer, History, Sender
 from tests.faults.linearizability import Commit, Committed, Unavailable, Verdict, check, offset_lines, program, queue_lines
@@ -98,7 +99,7 @@ def test_planted_violations_of_a_committed_offset_are_refused(plant: str) -> Non
     assert offset_verdict(*PLANTED_OFFSETS[plant]).result == "Illegal"
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 @given(st.lists(histories(), min_size=LISTS, max_size=LISTS))
 def test_agrees_with_our_own_checker(many: list[tuple[list[Send], list[Read]]]) -> None:
     """On small random histories, about as often right as wrong; several in one run of the program, each as an object of its own."""

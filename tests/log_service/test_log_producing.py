@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -571,7 +571,6 @@ def test_the_span_of_a_frame_links_to_its_messages_and_is_named_in_log_lines(mon
     assert not tracing._current_ids()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 2**31)), min_size=1, max_size=8), st.integers(0, 2**32))
 def test_whatever_bytes_come_the_stream_ends_well(pieces: list[bytes | int], seed: int) -> None:
     """Noise, and good requests with bits changed: answers or a problem, no broken stream, no trace in the log, nothing left behind."""

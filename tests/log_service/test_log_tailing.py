@@ -20,6 +20,7 @@ from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
 from ledgermq.node.frontend.native.tailing import Gone, QueueTail
 from ledgermq.storage import entry_reader
 from ledgermq.storage.log_reader import LogReader
+from tests.examples import examples
 from tests.log_service.fetch_stage import Got, Group, got
 
 
@@ -51,7 +52,7 @@ def bodies(found: list[Got], queue: int) -> list[bytes]:
     return out
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 30))
 def test_every_message_comes_once_and_in_order_however_it_is_cut(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Messages of two topics and several queues, in batches of all sizes; readers start anywhere, read any amount at any time, fall out of

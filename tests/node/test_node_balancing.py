@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.frontend.admin import balancing
@@ -99,7 +99,6 @@ def test_a_plan_that_was_broken_off_goes_on(facts: Facts, taken: int) -> None:
     assert sum(step.kind == MOVE_REPLICA for step in rest) == left
 
 
-@settings(max_examples=60)
 @given(clusters(most_groups=5))
 def test_leaders_are_as_even_as_the_replicas_allow(facts: Facts) -> None:
     """No choice of leaders among the replicas, as they are afterwards, is more even."""

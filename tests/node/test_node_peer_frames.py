@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ledgermq.node.replica.peers import peer_frames
@@ -31,7 +31,6 @@ def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> list[tuple[bytes,
     return found
 
 
-@settings(deadline=None)
 @given(frames=st.lists(st.tuples(SIZES, SIZES), max_size=6), cuts=st.lists(st.integers(1, 70_000), max_size=4))
 @example(frames=[(0, 0), (8, 0), (0, peer_frames.GATHERED_BYTES)], cuts=[1])
 @example(frames=[(5, 140_000), (3, 3)], cuts=[])
@@ -42,7 +41,6 @@ def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(frames: list[
     assert feed(FrameReader(400_000), data, [max(cut, 1000) for cut in cuts] if len(data) > 5_000 else cuts) == said
 
 
-@settings(deadline=None)
 def held_bytes(reader: FrameReader) -> int:
     """Memory of a reader that a sender can make it take."""
     return len(reader._view) + (0 if reader._large is None else len(reader._large))

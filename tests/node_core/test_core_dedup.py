@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.operator_calls import Configure
@@ -248,7 +248,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps)
 def test_no_id_is_stored_twice_within_a_window(history: list[tuple[str, object]]) -> None:
     """Against a plain list of what is in the log: sends, held commits, passing time, elections that keep or cut the tail. No two entries of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, ClientGone, Forward, Forwarded, Lease, LiteSynced, Receive, Received, SyncLite
@@ -247,7 +247,6 @@ class Model:
                 self.places.pop((group, name), None)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(STEP, min_size=25, max_size=50), st.integers(1, 5))
 def test_sets_places_and_order_are_what_a_model_says(steps: list[tuple[Any, ...]], size: int) -> None:
     """Whatever is sent, subscribed, received, acknowledged and lost: each client gets its own lite topics only, each in order, none of one

@@ -23,6 +23,7 @@ from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import ORIGIN, parse
 from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.storage.errors import NoSpace
+from tests.examples import examples
 from tests.node_core.core_fakes import MemoryLog, MemoryQueues
 from tests.node_core.core_world import NAMES, World, exported, merged
 from tests.proto.ways import ARRAYS, LISTS, few_entries
@@ -91,7 +92,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 11), st.integers(0, 11)), min_size=30, max_size=120)
 
 
-@settings(max_examples=5, derandomize=True, suppress_health_check=SLOW)
+@settings(max_examples=examples(5), derandomize=True, suppress_health_check=SLOW)
 @given(STEPS, st.integers(0, 1 << 30))
 def test_the_state_is_a_function_of_the_log(steps: list[tuple[str, int, int]], seed: int) -> None:
     """Calls of every kind over failures: every replica has the leader's state, nothing is made twice, and nothing is stuck."""
@@ -99,7 +100,7 @@ def test_the_state_is_a_function_of_the_log(steps: list[tuple[str, int, int]], s
 
 
 @pytest.mark.verify
-@settings(max_examples=60, derandomize=True, suppress_health_check=SLOW)
+@settings(derandomize=True, suppress_health_check=SLOW)
 @given(STEPS, st.integers(0, 1 << 30))
 def test_the_state_is_a_function_of_many_logs(steps: list[tuple[str, int, int]], seed: int) -> None:
     """The same with more histories."""

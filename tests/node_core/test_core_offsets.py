@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import count
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
@@ -156,7 +156,6 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(STEP, max_size=25), st.integers(0, 24))
 def test_offsets_are_what_a_dictionary_says(steps: list[tuple[object, ...]], snapshot_at: int) -> None:
     """Commits, resets, deletions, changes of leaders, restarts from a snapshot and the log behind it: never anything but the last word."""

@@ -116,5 +116,5 @@ class Table(RuleBasedStateMachine):
         assert silent == sorted(silent) and len(silent) == len(self.epochs)
 
 
-Table.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+Table.TestCase.settings = settings(stateful_step_count=40, derandomize=True)
 TestTable = Table.TestCase

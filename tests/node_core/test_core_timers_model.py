@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.operator_calls import Configure
@@ -194,7 +194,6 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, min_size=5, max_size=40))
 def test_every_delayed_message_comes_once_and_in_time(steps: list[tuple[str, int]]) -> None:
     """Whatever happens on the way."""

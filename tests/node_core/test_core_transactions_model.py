@@ -191,14 +191,12 @@ class Transactions(RuleBasedStateMachine):
         assert follower.machine.export(LOG_ID) == self.bench.machine.export(LOG_ID), "I8"
 
 
-def of(examples: int, *phases: Phase) -> settings:
-    shared = settings(stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-    return settings(shared, max_examples=examples, phases=phases or tuple(Phase))
+OPTIONS = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 def test_transactions_agree_with_the_model() -> None:
     """Visible once if and only if committed, whatever is repeated, contradicted, cut off, deleted or led by another."""
-    run_state_machine_as_test(Transactions, settings=of(60))
+    run_state_machine_as_test(Transactions, settings=OPTIONS)
 
 
 @pytest.mark.parametrize("bug", ["forgetful", "deaf"])
@@ -210,4 +208,4 @@ def test_the_model_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(transaction_resolution, "_agrees", lambda ended, wanted: True)
     with pytest.raises(AssertionError):
         # A failure that is wanted needs no smaller example.
-        run_state_machine_as_test(Transactions, settings=of(200, Phase.generate))
+        run_state_machine_as_test(Transactions, settings=settings(OPTIONS, max_examples=200, phases=[Phase.generate]))

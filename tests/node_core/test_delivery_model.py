@@ -15,6 +15,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import GroupConfig
+from tests.examples import examples
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, draft
 from tests.node_core.delivery_reference import Place, Reference, Rules
 
@@ -234,5 +235,5 @@ class DeliveryMachine(RuleBasedStateMachine):
 
 TestDelivery = DeliveryMachine.TestCase
 TestDelivery.settings = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=examples(30), stateful_step_count=40, derandomize=True, suppress_health_check=list(HealthCheck)
 )

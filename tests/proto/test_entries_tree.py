@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto import entries_tree, kernels
@@ -57,7 +57,6 @@ def test_the_golden_files() -> None:
     assert tree_root(hashes).hex() == TREES["log_root"] == sha256(b"\x01" + hashes[0] + hashes[1]).hexdigest()
 
 
-@settings(deadline=None, max_examples=60)
 @given(SIZES, st.lists(st.integers(1, 900), max_size=40))
 def test_a_file_in_any_chunks(sizes: list[int], cuts: list[int]) -> None:
     entries = [entry(number, size) for number, size in enumerate(sizes)]
@@ -78,7 +77,6 @@ def test_every_small_number_of_entries(count: int) -> None:
 
 
 @NOT_BUILT
-@settings(deadline=None, max_examples=60)
 @given(SIZES, SIZES, st.integers(0, 400), st.integers(0, 1 << 16))
 def test_the_kernel_is_equal_to_its_twin(before: list[int], sizes: list[int], cut: int, flip: int) -> None:
     """From any tree, over whole and cut data; and where a byte is wrong, both refuse or both go on alike."""

@@ -7,7 +7,7 @@ import io
 import lz4.frame
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto.compression import BadBody, Compression, compress, decompress
@@ -16,7 +16,6 @@ KINDS = [Compression.LZ4, Compression.ZSTD]
 MIB = 1 << 20
 
 
-@settings(deadline=None)
 @given(st.sampled_from(Compression), st.binary(min_size=1, max_size=2000))
 def test_there_and_back(kind: Compression, body: bytes) -> None:
     """Bodies come back, up to a limit of exactly their length."""
@@ -25,7 +24,6 @@ def test_there_and_back(kind: Compression, body: bytes) -> None:
     assert decompress(memoryview(packed), kind.value, limit=len(body)) == body
 
 
-@settings(deadline=None)
 @given(st.sampled_from(KINDS), st.binary(max_size=300), st.data())
 def test_nothing_else_is_taken(kind: Compression, garbage: bytes, data: st.DataObject) -> None:
     """A body that is cut, has more behind it, or is no such frame at all."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto import frame_reading, layout
@@ -81,7 +81,6 @@ def said(sequence: int, tag: str | None, keys: Any, user: Mapping[str, str]) -> 
     return Fields(plain_id(TAG, PRODUCER, EPOCH, sequence), tag, listed, user=user)
 
 
-@settings(deadline=None)
 @given(TOPICS, st.integers(0, 2**48 - 41), MESSAGES)
 def test_a_frame_is_what_the_unary_path_writes(topic: str, first: int, messages: list[Any]) -> None:
     """Entry by entry the bytes of the unary encoder, but for FLAG; and a node takes them as they are."""
@@ -100,7 +99,6 @@ def test_a_frame_is_what_the_unary_path_writes(topic: str, first: int, messages:
     assert got.batch.sizes.tolist() == list(map(len, entries)) and got.batch.starts.dtype == np.int64
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**48 - 1), st.integers(1, 2**32 - 1), st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1))
 def test_native_ids(first: int, producer: int, epoch: int, tag: int) -> None:
     """The vectors write the digits of the format, and reading is the inverse."""
@@ -184,7 +182,6 @@ def test_property_strings_of_any_kind(rests: list[list[bytes]], garbage: int) ->
     agree("t", 3, struct.pack(f"<{len(sizes)}I", *sizes), b"".join(entries))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=40), st.binary(max_size=400))
 def test_garbage_is_a_bad_frame(sizes: bytes, entries: bytes) -> None:
     """Whatever the two byte strings are."""
@@ -193,7 +190,6 @@ def test_garbage_is_a_bad_frame(sizes: bytes, entries: bytes) -> None:
     assert bad.value.position == -1 or bad.value.position < len(sizes) // 4
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=8), st.data())
 def test_garbage_of_the_right_size_is_a_bad_frame(sizes: list[int], data: st.DataObject) -> None:
     """Sizes that add up say nothing about what is in the entries."""
@@ -288,7 +284,6 @@ def sealed(frame: Frame, first_index: int = 40) -> Range:
     return make_range(frame.batch, 0, len(frame), **place)
 
 
-@settings(deadline=None)
 @given(TOPICS, MESSAGES, st.sampled_from(Compression))
 def test_consumers_read_what_was_sent(topic: str, messages: list[Any], compression: Compression) -> None:
     """Bodies, ids, tags, keys and properties come back, compressed or not."""
@@ -314,7 +309,6 @@ def test_consumers_read_what_was_sent(topic: str, messages: list[Any], compressi
         assert columns.keys()[row] == tuple(wanted.keys)
 
 
-@settings(deadline=None)
 @given(MESSAGES, st.data())
 def test_entries_with_a_changed_byte_are_refused(messages: list[Any], data: st.DataObject) -> None:
     """A consumer that verifies takes no record of which a byte is another one, and reads nothing outside the bytes in any case."""
@@ -331,7 +325,6 @@ def test_entries_with_a_changed_byte_are_refused(messages: list[Any], data: st.D
     columns.bodies()
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=40), st.binary(max_size=600), st.booleans())
 def test_garbage_is_bad_entries(sizes: bytes, entries: bytes, fitting: bool) -> None:
     """Whatever a node sends."""
@@ -344,7 +337,6 @@ def test_garbage_is_bad_entries(sizes: bytes, entries: bytes, fitting: bool) -> 
         read_entries(sizes, entries, verify=False)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.booleans()), min_size=1, max_size=6), st.data())
 def test_runs_are_the_frames_of_a_range(parts: list[tuple[int, int, bool]], data: st.DataObject) -> None:
     """Frames of several producers, messages of the unary path between them, and a range that begins and ends inside a frame."""
@@ -385,7 +377,6 @@ def test_a_run_whose_ids_disagree_is_an_error() -> None:
             native_runs(entries)
 
 
-@settings(deadline=None)
 @given(MESSAGES)
 def test_columns_make_the_same_frame(messages: list[Any]) -> None:
     """Arrow's layout and sequences of objects give the same bytes."""

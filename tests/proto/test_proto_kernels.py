@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq import __version__
@@ -46,7 +46,6 @@ def seal_args(drafts: list[Draft]) -> tuple[Any, ...]:
 
 
 @NOT_BUILT
-@settings(deadline=None)
 @given(BATCHES)
 def test_sealing(drafts: list[Draft]) -> None:
     """The bytes and the last chain CRC are those of the twin; sealing again changes nothing."""
@@ -105,7 +104,6 @@ def test_claims_that_fit_no_field(which: int, value: int) -> None:
 
 
 @NOT_BUILT
-@settings(deadline=None)
 @given(BATCHES, st.booleans())
 def test_columns(drafts: list[Draft], timers: bool) -> None:
     """The kernel reads what the twin reads, also of messages on the timer topic."""
@@ -157,7 +155,6 @@ WORDS = ASCII.map(str.split).filter(bool).map(" ".join)
 
 
 @NOT_BUILT
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.binary(min_size=1, max_size=60), st.none() | WORDS, st.none() | WORDS.map(str.split), st.booleans()), min_size=1),
     st.integers(0, 2**48 - 200),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.audit.reading.columns import fire_time as audited
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("way")
 TIMES = st.integers(1_000_000_000_000, 9_999_999_999_999) | st.integers(0, 1 << 50)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), TIMES, st.sampled_from(["", "a", "ü"])), min_size=1, max_size=48))
 def test_a_message_on_the_timer_topic_has_its_fire_time_for_a_code(rows: list[tuple[bool, int, str]]) -> None:
     """Few entries and many, mixed with other topics whose codes stay those of their tags, whatever else the properties hold."""

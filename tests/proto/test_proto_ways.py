@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto import kernels
@@ -55,7 +55,6 @@ def sealed(drafts: list[Draft], low: int = 0, high: int | None = None) -> Range:
     return make_range(batch, low, n if high is None else high, pos=4096, **place)
 
 
-@settings(deadline=None)
 @given(BATCHES, st.data())
 def test_batches_and_their_ranges(drafts: list[Draft], data: st.DataObject) -> None:
     """Encoding, sealing once and again, and any piece of the result."""
@@ -75,7 +74,6 @@ def test_properties_that_are_too_long() -> None:
             encode_entries([Draft("t", 0, b"b", bytes(PROPERTIES_MAX + 1), 1)])
 
 
-@settings(deadline=None)
 @given(BATCHES, st.data())
 def test_parts_of_a_range(drafts: list[Draft], data: st.DataObject) -> None:
     """Cuts, tails, single records and index units."""
@@ -90,7 +88,6 @@ def test_parts_of_a_range(drafts: list[Draft], data: st.DataObject) -> None:
     assert unit_bytes(whole.first_index, whole.term, whole.pos, whole.edges) == units.tobytes()
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["t", "ü" * 70, TIMER_TOPIC]), STRINGS), min_size=1, max_size=24))
 def test_columns(rows: list[tuple[str, bytes]]) -> None:
     """Whatever the property strings hold: the same columns of the same types, or the same kind of error."""

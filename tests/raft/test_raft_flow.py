@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto.types import HardState, Role
@@ -155,7 +155,6 @@ class Group:
         assert (self.now - self.heard_at) * STEP_NS <= TIMING.heartbeat_ns, "a heartbeat waited"
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     steps=st.integers(0, 30),
     back=st.integers(0, 30),

@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 import structlog.testing
 import uvloop
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.frontend.rocketmq.access_control import common_name_of
@@ -351,7 +351,6 @@ async def test_connections_are_limited(directory: Path) -> None:
         assert found.open_connections == 1
 
 
-@settings(deadline=None)
 @given(per_s=st.floats(1, 2000), pauses=st.lists(st.floats(0, 0.05), max_size=200))
 def test_nobody_is_let_in_faster_than_the_pace(per_s: float, pauses: list[float]) -> None:
     """In any period, at most the allowed number, plus that of a tenth of a second, plus one, in the order of arrival; no client waits too

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.frontend.security import quotas as module
@@ -32,7 +32,6 @@ class Scene:
             return error.retry_after_ms
 
 
-@settings(deadline=None)
 @given(
     rate=st.floats(0.5, 1000),
     calls=st.lists(st.tuples(st.floats(0, 3), st.integers(1, 50)), min_size=1, max_size=60),

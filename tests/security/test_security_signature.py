@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto.signature import Claim, Credentials, claim_of, operator_of, proves, sign, signature_of
@@ -51,7 +51,6 @@ def test_malformed_headers(text: str) -> None:
         claim_of(text)
 
 
-@settings(deadline=None)
 @given(st.text() | st.builds("MQv2-HMAC-SHA1 {}".format, st.text("Credntial=,Sgnu/ 0aF")))
 def test_any_header_is_a_claim_or_a_refusal(text: str) -> None:
     """Nothing but ValueError comes out of a header, and a claim has a name and twenty bytes."""

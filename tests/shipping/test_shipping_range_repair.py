@@ -23,6 +23,7 @@ from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import LogDamaged, StorageError
 from ledgermq.storage.mending import MARKER
+from tests.examples import examples
 from tests.shipping.shipping_material import (
     FILE_BYTES,
     NODES,
@@ -441,7 +442,7 @@ def test_a_crash_at_any_point_leaves_a_log_that_is_whole_or_says_that_it_is_not(
             assert after.log_files() == before, disk.operations[at]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_is_damaged_either_all_comes_back_or_nothing_is_touched(draw: st.DataObject) -> None:
     """Any bytes of any entries on any replica, any range: put back and equal to what it was, or refused and not written to."""

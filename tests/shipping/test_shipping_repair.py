@@ -20,6 +20,7 @@ from ledgermq.proto.types import HardState
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.errors import LogDamaged, LogFenced, PromisesLost
 from ledgermq.storage.log_source import Facts
+from tests.examples import examples
 from tests.shipping.shipping_material import (
     FILE_BYTES,
     NODES,
@@ -180,7 +181,7 @@ def test_the_same_entry_damaged_everywhere_is_refused_by_name_and_nothing_else_i
     assert group["n1"].log_files() == group["n2"].log_files() == whole
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_one_replica_keeps_whole_all_get_back(draw: st.DataObject) -> None:
     """Any bytes of any entries changed, anywhere, as long as every entry is whole on one replica: all logs come back byte for byte."""

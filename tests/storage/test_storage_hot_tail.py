@@ -14,6 +14,7 @@ from ledgermq.proto.types import Range
 from ledgermq.storage import hot_tail
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.hot_tail import HotTail
+from tests.examples import examples
 from tests.storage.log_material import HOST, make_batch, new_log
 
 
@@ -39,7 +40,7 @@ def check(log: EntryLog, found: Range, index: int, max_bytes: int) -> None:
     assert len(found.data) <= max_bytes or len(found) == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(STEPS, max_size=12), st.integers(1, 3000))
 def test_what_is_kept_is_what_the_log_says(steps: list[tuple[str, int]], max_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -16,6 +16,7 @@ from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.native_ids import native_id
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
+from tests.examples import examples
 from tests.storage.key_material import BEGIN_MS, KeyLog
 from tests.storage.log_material import HOST
 
@@ -46,7 +47,7 @@ def bodies(log: KeyLog, name: str) -> list[str]:
 FRAMES = st.lists(st.tuples(st.integers(1, 2), st.sampled_from((1, 2, 3, 20, 700)), st.booleans()), min_size=1, max_size=6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(FRAMES, st.integers(0, 3000), st.sampled_from((1, 3000, 1 << 20)))
 def test_every_native_message_is_found_by_its_id(parts: list[tuple[int, int, bool]], first: int, step: int) -> None:
     """Frames of two producers, with messages of the unary path between them: each id finds its message, once."""
