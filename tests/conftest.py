@@ -15,7 +15,7 @@ from hypothesis import settings
 from ledgermq.node.process import local
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from tests import forked
-from tests.examples import GATE
+from tests.example_counts import GATE
 
 WORKERS_MAX = 8
 COLLECTING_THRESHOLD = 20_000

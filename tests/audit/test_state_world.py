@@ -22,7 +22,7 @@ from ledgermq.sim.world import World
 from ledgermq.storage import sealed_json
 from tests.audit.planting import Planted, plant
 from tests.audit.state_worlds import Lived, Step, fresh
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.node_core.core_world import NAMES
 
 STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 11), st.integers(0, 11)), min_size=30, max_size=120)

@@ -20,7 +20,7 @@ from ledgermq.client.applying import apply
 from ledgermq.client.connection import Connection
 from ledgermq.proto import admin_pb2 as pb
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.node.test_node_broker_groups import NODES, World
 
 

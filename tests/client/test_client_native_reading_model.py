@@ -21,7 +21,7 @@ from ledgermq.client.native.positions import Place
 from ledgermq.client.native.received import Batch
 from tests.client.fake_reading import FakeConnection, FakeLog, Members
 from tests.client.virtual_time import VirtualLoop
-from tests.examples import examples
+from tests.example_counts import examples
 
 GROUPS = {"g1": 2, "g2": 1}
 PLACES = [Place("g1", 0), Place("g1", 1), Place("g2", 0)]

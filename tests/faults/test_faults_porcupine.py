@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ledgermq.audit.history import NEVER, Read, Send, check_queue
 from tests.audit.test_history import histories
 from tests.cluster import create_group, leader, target, wait_for
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.faults.faulty import TOPIC, faulty, judge, whole
 from tests.faults.histories import OPTIONS, Committer, History, Sender
 from tests.faults.linearizability import Commit, Committed, Unavailable, Verdict, check, offset_lines, program, queue_lines

@@ -20,7 +20,7 @@ from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
 from ledgermq.node.frontend.native.tailing import Gone, QueueTail
 from ledgermq.storage import entry_reader
 from ledgermq.storage.log_reader import LogReader
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.log_service.fetch_stage import Got, Group, got
 
 

@@ -15,7 +15,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import GroupConfig
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, draft
 from tests.node_core.delivery_reference import Place, Reference, Rules
 

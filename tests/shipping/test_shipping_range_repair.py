@@ -23,7 +23,7 @@ from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import LogDamaged, StorageError
 from ledgermq.storage.mending import MARKER
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.shipping.shipping_material import (
     FILE_BYTES,
     NODES,

@@ -20,7 +20,7 @@ from ledgermq.proto.types import HardState
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.errors import LogDamaged, LogFenced, PromisesLost
 from ledgermq.storage.log_source import Facts
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.shipping.shipping_material import (
     FILE_BYTES,
     NODES,

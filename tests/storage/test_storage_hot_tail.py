@@ -14,7 +14,7 @@ from ledgermq.proto.types import Range
 from ledgermq.storage import hot_tail
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.hot_tail import HotTail
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.storage.log_material import HOST, make_batch, new_log
 
 

@@ -16,7 +16,7 @@ from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.native_ids import native_id
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.storage.key_material import BEGIN_MS, KeyLog
 from tests.storage.log_material import HOST
 
