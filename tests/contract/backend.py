@@ -154,6 +154,10 @@ class AgreedState:
     def state(self) -> State:
         return self._shown
 
+    def forget(self) -> None:
+        """Nothing is known before the next barrier, as after a start."""
+        self._shown = State()
+
     async def barrier(self) -> None:
         self.barriers += 1
         self._shown = self._agreed

@@ -43,22 +43,28 @@ class FakeQuorum:
     """The controller's state machine; commands take effect at once."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = self._agreed = State()
         self.barriers = 0
         self.reachable = True
         nodes = {name: {"client": at} for name, at in ADDRESSES.items()}
         self.command({"op": "set-cluster", "nodes": nodes, "broker_groups": {"g1": ["n1", "n2"]}})
 
     def command(self, command: dict[str, Any]) -> Outcome:
-        self.state, outcome = apply(self.state, command)
+        self._agreed, outcome = apply(self.state, command)
         assert outcome.code == 20000, outcome
+        self.state = self._agreed
         return outcome
+
+    def forget(self) -> None:
+        """Nothing is known before the next barrier, as after a start."""
+        self.state = State()
 
     async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Outcome:
         return self.command({"op": operation, **arguments})
 
     async def barrier(self) -> None:
         self.barriers += 1
+        self.state = self._agreed
 
 
 class FakeEngine:

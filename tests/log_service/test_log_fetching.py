@@ -133,6 +133,18 @@ def test_each_batch_has_a_span_that_links_to_its_messages(tmp_path: Path) -> Non
     assert "T/0/0" not in span.to_json()
 
 
+def test_a_node_that_has_just_started_serves_readers(tmp_path: Path) -> None:
+    """It knows no broker group before it has asked the quorum. A reader that was told of an unknown group would end for good."""
+
+    async def play(stage: DrivenStage, wire: Wire) -> None:
+        stage.quorum.forget()
+        reader = Reader(wire)
+        await reader.say(opening())
+        await reader.control("opened")
+
+    played(tmp_path, play)
+
+
 def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
     """Without credit there is silence; credit of one byte lets one entry through; what was owed is paid first."""
 

@@ -353,6 +353,13 @@ def test_a_stream_that_does_not_open_a_producer_ends_with_a_problem(requests: li
 
 
 @produce()
+async def test_a_node_that_has_just_started_opens_producers(stage: Stage, wire: Wire, group: Group) -> None:
+    """It knows no broker group before it has asked the quorum."""
+    stage.quorum.forget()
+    await rest(await opened(wire))
+
+
+@produce()
 async def test_garbage_behind_good_frames_ends_the_stream_after_their_answers(stage: Stage, wire: Wire, group: Group) -> None:
     """So does a second opening."""
     for last in (b"\xff\xff", opening()):

@@ -213,6 +213,14 @@ def test_a_key_that_is_gone_or_a_leader_that_is_not_there() -> None:
     assert judged(stage, receipt(log)) == (UNVERIFIABLE, "broker group g1 has no leader that answers; try again")
 
 
+def test_a_node_that_knows_no_broker_group_yet_asks_before_it_judges() -> None:
+    """The key of a receipt may be known, and its broker group be newer than what this node has heard of."""
+    log = FakeLog(1)
+    stage = Bench(log)
+    stage.quorum.state = replace(stage.quorum.state, broker_groups={})
+    assert judged(stage, receipt(log))[0] == TRUE
+
+
 def test_keys_that_nobody_knows_are_asked_for_once_a_call() -> None:
     """A thousand receipts with invented keys are not a thousand questions to the controller quorum."""
     log = FakeLog(1)

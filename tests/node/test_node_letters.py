@@ -87,6 +87,23 @@ def test_what_a_list_says_of_a_letter() -> None:
     with_bench(work)
 
 
+def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None:
+    """Before it has heard from the quorum it knows none; an empty list would look like one without letters."""
+
+    async def work(bench: QueryBench) -> None:
+        s = Scene(bench)
+        await s.bury("g1", "a")
+        for ask, wanted in (
+            (s.listed, [("id-a", "waiting")]),
+            (lambda: s.counts(group=GROUP), [("c", 1, 0, 0)]),
+            (lambda: s.settled("purged", ("g1", 0)), ["purged"]),
+        ):
+            bench.state.forget()
+            assert await ask() == wanted  # type: ignore[operator]
+
+    with_bench(work)
+
+
 def test_pages_over_broker_groups_end_where_the_first_page_saw_the_end() -> None:
     """Letters of messages that fail again during a job do not extend it."""
 

@@ -511,6 +511,21 @@ def test_cursors_of_a_group_come_from_every_leader(monkeypatch: pytest.MonkeyPat
     with_bench(work)
 
 
+def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None:
+    """Before it has heard from the quorum it knows none, and no lag and no positions would look like those of an unused group."""
+
+    async def work(bench: QueryBench) -> None:
+        await bench.send("g1", 0, "a")
+        await bench.receive()
+        for at in (0, 1):
+            for ask in (lambda at=at: bench.queries[at].cursors(name("c")), lambda at=at: bench.queries[at].lag(name("c"), None)):
+                wanted = await ask()
+                bench.state.forget()
+                assert await ask() == wanted
+
+    with_bench(work)
+
+
 def test_lag_of_groups_that_used_nothing() -> None:
     """With a topic everything waits for it; an unknown group is refused, a configured one has no topics."""
 

@@ -15,6 +15,7 @@ from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX
 from ledgermq.node.broker.state.dead_letters import dead_letter_topic
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
 from ledgermq.node.frontend.admin.queries import LEADER_WITHIN_S, Queries
+from ledgermq.node.frontend.known_groups import broker_groups
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.control import SETTLEMENTS
@@ -40,7 +41,7 @@ class DeadLetters:
             raise fail(Code.BAD_REQUEST, f"{len(request.message_ids)} message ids in one call; the limit is {LETTERS_MAX}")
         ends, broker, offset = _decoded(request.after) if request.after else (await self._ends(topic), "", 0)
         if not ends:
-            await self._queries.check_known(request.group, self._controller.state.broker_groups)
+            await self._queries.check_known(request.group, await broker_groups(self._controller))
         response = admin_pb2.ListDeadLettersResponse()
         size = 0
         for group in [name for name in sorted(ends) if name >= broker]:
@@ -100,7 +101,7 @@ class DeadLetters:
             raise fail(Code.BAD_REQUEST, f"dead letters are {' or '.join(SETTLEMENTS)}, not {request.how!r}")
         if len(request.letters) > LETTERS_MAX:
             raise fail(Code.BAD_REQUEST, f"{len(request.letters)} dead letters in one call; the limit is {LETTERS_MAX}")
-        known = self._controller.state.broker_groups
+        known = await broker_groups(self._controller, *(place.broker_group for place in request.letters))
         offsets: dict[str, list[int]] = {}
         for place in request.letters:
             if place.broker_group not in known:
@@ -121,7 +122,7 @@ class DeadLetters:
         return {group: reply.ends[0] for group, reply in replies.items() if reply.ends}
 
     async def _counts(self, topics: list[str]) -> Mapping[str, peer_pb2.GroupLetterCountsReply]:
-        groups = sorted(self._controller.state.broker_groups)
+        groups = sorted(await broker_groups(self._controller))
         question = peer_pb2.GroupLetterCounts(topics=topics)
         asked = (self._queries.ask(group, question, peer_pb2.GroupLetterCountsReply, LEADER_WITHIN_S) for group in groups)
         return dict(zip(groups, await asyncio.gather(*asked), strict=True))

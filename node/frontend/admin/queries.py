@@ -19,6 +19,7 @@ from ledgermq.node.broker.group.why_delivery import RANKS, absent
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
 from ledgermq.node.frontend.admin.overview import queues_of
+from ledgermq.node.frontend.known_groups import broker_groups
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
@@ -158,7 +159,7 @@ class Queries:
     async def lag(self, group: admin_pb2.Name, topic: Any | None) -> admin_pb2.GroupLagResponse:
         """How far a consumer group is, in all topics that it has used or in the given one."""
         consumer = stored_name(group.namespace, group.name)
-        brokers = sorted(self._controller.state.broker_groups) if topic is None else sorted(topic.placement)
+        brokers = sorted(await broker_groups(self._controller) if topic is None else topic.placement)
         names = [] if topic is None else [stored_name(topic.namespace, topic.name)]
         replies = await self._progress(consumer, dict.fromkeys(brokers, names))
         used = {lag.topic.name for reply in replies.values() if reply is not None for lag in reply.topics}
@@ -186,7 +187,7 @@ class Queries:
         """The position of a consumer group in every queue of the topics it has used, as (stored topic, queue), ordered by broker group.
         Raises LedgerError if a broker group has no leader that answers, because missing positions would look like unused queues."""
         consumer = stored_name(group.namespace, group.name)
-        brokers = sorted(self._controller.state.broker_groups)
+        brokers = sorted(await broker_groups(self._controller))
         replies = await self._progress(consumer, dict.fromkeys(brokers, ()))
         found: list[tuple[str, admin_pb2.QueueLag]] = []
         for broker, reply in replies.items():

@@ -31,6 +31,7 @@ from ledgermq.node.frontend.admin.replication_admin import Replication
 from ledgermq.node.frontend.admin.upgrade_admin import RAISE_METHOD, Upgrades
 from ledgermq.node.frontend.admin.user_admin import UserAdmin
 from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
+from ledgermq.node.frontend.known_groups import broker_groups
 from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.proofs.checkpoints import METHOD as CHECKPOINT_METHOD
@@ -338,7 +339,7 @@ class AdminService:
 
     @_answered
     async def WhyKept(self, request: Any, context: ServerCall) -> admin_pb2.WhyKeptResponse:
-        self._require_broker_group(request.broker_group)
+        await self._require_broker_group(request.broker_group)
         return await self._storage.ask_leader(request)
 
     @_answered
@@ -388,22 +389,22 @@ class AdminService:
 
     @_answered
     async def TransferLeadership(self, request: Any, context: ServerCall) -> admin_pb2.TransferLeadershipResponse:
-        self._require_broker_group(request.broker_group)
+        await self._require_broker_group(request.broker_group)
         return await self._leadership.transfer(request)
 
     @_answered
     async def LeadershipHistory(self, request: Any, context: ServerCall) -> admin_pb2.LeadershipHistoryResponse:
-        self._require_broker_group(request.broker_group)
+        await self._require_broker_group(request.broker_group)
         return await self._leadership.history(request)
 
     @_answered
     async def ElectMaster(self, request: Any, context: ServerCall) -> admin_pb2.ElectMasterResponse:
-        self._require_broker_group(request.broker_group)
+        await self._require_broker_group(request.broker_group)
         return await self._replication.elect(request)
 
     @_answered
     async def ChangeReplication(self, request: Any, context: ServerCall) -> admin_pb2.ChangeReplicationResponse:
-        self._require_broker_group(request.broker_group)
+        await self._require_broker_group(request.broker_group)
         return await self._replication.change(request)
 
     # -- members
@@ -491,8 +492,10 @@ class AdminService:
         key_id, keys = await self._receipt_keys.rotate()
         return admin_pb2.RotateReceiptKeyResponse(key_id=key_id, keys=keys)
 
-    def _require_broker_group(self, group: str) -> None:
-        known = self._controller.state.broker_groups
+    async def _require_broker_group(self, group: str) -> None:
+        if group in self._engine.groups:
+            return
+        known = await broker_groups(self._controller, group)
         if group not in known:
             raise fail(Code.BAD_REQUEST, f"broker group {group!r} does not exist; known: {', '.join(sorted(known))}")
 

@@ -174,7 +174,7 @@ class Fetcher:
 
     async def confirm(self, broker_group: str) -> None:
         """Confirm that this node leads and has applied everything acknowledged before the call. Raises Moved, LedgerError."""
-        if broker_group not in self._topics.broker_groups:
+        if not await self._topics.has_broker_group(broker_group):
             raise fail(Code.NOT_FOUND, f"there is no broker group {broker_group!r}; ask Locate")
         engine = self._sources.engine
         outcome = await engine.call(broker_group, Confirm(engine.new_token()))

@@ -110,7 +110,7 @@ class Producing:
         request = read(data)
         if isinstance(request, FrameRequest):
             raise fail(Code.BAD_REQUEST, "the first request of a stream must open a producer")
-        group = self._group(request.broker_group)
+        group = await self._group(request.broker_group)
         caller = caller.called(request.client_id)
         opened = await self._open(group, caller, request)
         hosted = self._hosted[group]
@@ -139,9 +139,8 @@ class Producing:
             await context.write(self._opened(origin, opened).SerializeToString())
             await stream.run()
 
-    def _group(self, name: str) -> str:
-        known = self._topics.broker_groups
-        if name not in known:
+    async def _group(self, name: str) -> str:
+        if not await self._topics.has_broker_group(name):
             raise fail(Code.BAD_REQUEST, f"there is no broker group {name!r}; Locate returns those of a topic")
         if name not in self._hosted or not self._leaders.serves(name):
             raise Moved(name)

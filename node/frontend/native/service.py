@@ -94,7 +94,7 @@ class LogService:
         self._verifier = Verifier(
             parts.cluster_id,
             log_ids,
-            lambda: topics.broker_groups,
+            topics.has_broker_group,
             parts.engine,
             parts.forwarder,
             parts.callers,

@@ -7,7 +7,7 @@ Entries are read between turns, a mebibyte at a time, and checked on a thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -31,13 +31,13 @@ WITHIN_S = 30.0
 
 
 class Verifier:
-    """Verify of one node. `log_ids`: of the broker groups with a replica here; `known`: all broker groups of the cluster."""
+    """Verify of one node. `log_ids`: of the broker groups with a replica here; `known`: whether the cluster has a broker group."""
 
     def __init__(
         self,
         cluster_id: str,
         log_ids: Mapping[str, str],
-        known: Callable[[], Mapping[str, Any]],
+        known: Callable[[str], Awaitable[bool]],
         engine: Engine,
         forwarder: Forwarder,
         callers: Callers,
@@ -71,7 +71,10 @@ class Verifier:
             else:
                 verdicts[place] = verdict
         for group, places in groups.items():
-            found = await self._by_log(group, [receipts[place] for place in places])
+            if await self._known(group):
+                found = await self._by_log(group, [receipts[place] for place in places])
+            else:
+                found = [unverifiable(f"there is no broker group {group}")] * len(places)
             verdicts.update(zip(places, found, strict=True))
         return log_pb2.VerifyResponse(verdicts=[verdicts[place] for place in range(len(receipts))])
 
@@ -84,9 +87,8 @@ class Verifier:
             return unverifiable(f"its key {receipt.key_id!r} is unknown or was removed")
         if not proven(key, receipt):
             return false("the MAC is not that of these fields: it was altered, or not made by this cluster")
-        if wrong := contradiction(receipt):
-            return false(wrong)
-        return None if receipt.broker_group in self._known() else unverifiable(f"there is no broker group {receipt.broker_group}")
+        wrong = contradiction(receipt)
+        return false(wrong) if wrong else None
 
     async def _by_log(self, group: str, receipts: Sequence[log_pb2.Receipt]) -> Sequence[log_pb2.Verdict]:
         """The verdicts of the leader, on this node or another."""

@@ -88,7 +88,7 @@ class Recaller:
             text = f"topic {stored} takes {topic.kind.value} messages; only delayed messages can be recalled"
             raise fail(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
         delayed = self._handles.read(request.recall_handle)
-        if delayed.topic != stored or delayed.broker_group not in self._topics.broker_groups:
+        if delayed.topic != stored or not await self._topics.has_broker_group(delayed.broker_group):
             raise fail(Code.BAD_REQUEST, f"the recall handle is not of topic {stored}")
         return delayed
 

@@ -1,4 +1,4 @@
-"""Looks up topics in the controller's agreed state; a topic counts as unknown only after a barrier read.
+"""Looks up topics and broker groups in the controller's agreed state; one counts as unknown only after a barrier read.
 
 Also defines the order of a topic's queues over all broker groups, on which every node must agree: it determines the queue of a message
 group.
@@ -7,9 +7,9 @@ group.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 
 from ledgermq.node.controller.state import Topic
+from ledgermq.node.frontend.known_groups import broker_groups
 from ledgermq.node.frontend.ports import Metadata
 from ledgermq.proto.names import member_group, parse_stored
 from ledgermq.proto.status import Code, fail
@@ -54,9 +54,9 @@ class Topics:
         config = self.group(stored)
         return stored if config is None or not config.broadcast else member_group(stored, client)
 
-    @property
-    def broker_groups(self) -> Mapping[str, tuple[str, ...]]:
-        return self._metadata.state.broker_groups
+    async def has_broker_group(self, name: str) -> bool:
+        """Whether there is a broker group. It counts as unknown only after a barrier read."""
+        return name in await broker_groups(self._metadata, name)
 
     def slots(self, stored: str, topic: Topic) -> tuple[Slot, ...]:
         """All queues of a topic in the order on which all nodes agree."""
