@@ -176,7 +176,7 @@ class KeyFileCheck:
 
     def __post_init__(self) -> None:
         self.table = np.zeros(self.note.slots, np.int32)
-        self.bits = np.zeros((max(1, -(-12 * self.note.units // 256)), 8), np.uint32) if self.note.full else np.zeros((0, 8), np.uint32)
+        self.bits = np.zeros((-(-12 * self.note.units // 256) if self.note.full else 0, 8), np.uint32)
 
     def run(self) -> list[Flaw]:
         clean = _is_clean(self.task)
@@ -260,8 +260,8 @@ class KeyFileCheck:
                 low, passed = low + held, passed - held
             rows = keys.row[low:high]
             self._expect(keys.hashes[low:high], entries.pos[rows] + HEADER_BYTES, entries.field("store_ms")[rows], entries.index[rows])
-        seen = bool(sound.any())
-        return passed, fresh if not seen else not bool(sound[-1])
+        begun = int(entries.index[-1]) >= self.note.first_index
+        return passed, not bool(entries.sound[-1]) if begun else fresh
 
     def _held_before(self, pos: I64) -> int:
         """How many of these keys before the first unit are in the previous file: those of messages before this file's first message, and

@@ -6,13 +6,13 @@ Their content is stored in the `Replica`; errors become flaws. Log files and der
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ledgermq.audit.checks.backups import MANIFEST, SUFFIX, manifest_of
 from ledgermq.audit.checks.replica import INDEX_FILE_BYTES, QUEUE_FILE_BYTES, SIZE_KEYS, Mark, Point, Replica
 from ledgermq.audit.checks.rules import Flaw
-from ledgermq.audit.reading.begin import KEYS, WHOLE, read_begin
+from ledgermq.audit.reading.begin import KEYS, Begin, read_begin
 from ledgermq.audit.reading.decode import (
     HARD_STATE,
     MARK,
@@ -80,7 +80,7 @@ def _open(directory: str, root: str, group: str, logs: list[str], point: Point |
     replica.clean = point is not None or not exists(f"{root}/abort")
     if replica.identity is None:
         lengths = Counter(size_of(f"{replica.log}/data/{name}") for _, name in numbered_files(f"{replica.log}/data"))
-        replica.sizes = (lengths.most_common(1)[0][0] if lengths else 0, INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
+        replica.sizes = (max(lengths, key=lengths.__getitem__, default=0), INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
     _read_small_files(replica)
     replica.fingerprint = fingerprint(replica)
     return replica
@@ -95,14 +95,29 @@ def fingerprint(replica: Replica) -> tuple[object, ...]:
     return tuple(stat_of(name) for name in names)
 
 
-def _json(replica: Replica, path: str, rule: str, shown: str, missing: str | None, keys: Sequence[set[str]] = ()) -> dict[str, Any] | None:
-    """Read a sealed JSON file. `keys`: the permitted sets of keys; empty for any."""
+def _has_types(value: dict[str, Any]) -> bool:
+    """Whether the names and sizes in an object have their types."""
+    sizes = [value[key] for key in SIZE_KEYS if key in value]
+    names = [value[key] for key in NAME_KEYS if key in value]
+    return all(type(size) is int and size > 0 for size in sizes) and all(isinstance(name, str) for name in names)
+
+
+def _json(
+    replica: Replica,
+    path: str,
+    rule: str,
+    shown: str,
+    missing: str | None,
+    keys: Sequence[set[str]] = (),
+    is_valid: Callable[[dict[str, Any]], bool] = _has_types,
+) -> dict[str, Any] | None:
+    """Read a sealed JSON file. `keys`: the permitted sets of keys; empty for any content. `is_valid` is asked of those with such keys."""
     raw = _read(replica, path, shown, missing)
     if raw is None:
         return None
     value = sealed_json(raw)
-    if value is None or (keys and (set(value) not in keys or not _has_types(value))):
-        replica.flaw(rule, shown, "the text does not have the checksum or the keys it should have", 0, len(raw))
+    if value is None or (keys and (set(value) not in keys or not is_valid(value))):
+        replica.flaw(rule, shown, "the text does not have the checksum or the content it should have", 0, len(raw))
         return None
     return value
 
@@ -121,13 +136,6 @@ def _read(replica: Replica, path: str, shown: str, missing: str | None = None) -
     return raw
 
 
-def _has_types(value: dict[str, Any]) -> bool:
-    """Whether the values of an identity file have the types of names and sizes."""
-    sizes = [value[key] for key in SIZE_KEYS if key in value]
-    names = [value[key] for key in NAME_KEYS if key in value]
-    return all(type(size) is int and size > 0 for size in sizes) and all(isinstance(name, str) for name in names)
-
-
 def _check_node(directory: str, replicas: list[Replica]) -> None:
     """node.json concerns all groups of the directory; its flaws are reported once, with the first group."""
     first = replicas[0]
@@ -141,9 +149,9 @@ def _check_node(directory: str, replicas: list[Replica]) -> None:
         if node is None or replica.identity is None:
             continue
         if node["node"] != replica.identity["replica"]:
-            proof = f"node.json says {node['node']}, identity.json {replica.identity['replica']}, the log is that of {replica.name}"
-            # The log's folder decides between the two.
-            if node["node"] == replica.name:
+            proof = f"node.json says {node['node']}, identity.json {replica.identity['replica']}, the log folder is {replica.log_folder}"
+            # The log's folder decides between the two, also in a backup, whose name is not that of its node.
+            if replica.log_folder == f"dledger-{node['node']}":
                 replica.flaw("identity.agree", "identity.json", proof)
             else:
                 replica.flaws.append(Flaw("identity.agree", "node.json", None, 0, 0, proof))
@@ -165,18 +173,16 @@ def _read_small_files(replica: Replica) -> None:
             replica.end_hint, replica.commit = hints
             if replica.point is not None:
                 replica.commit = min(replica.commit, replica.point.index)
-    begin = _json(
-        replica, f"{replica.log}/begin", "begin.json", f"{folder}/begin", None, [{"v", "log_id", "index", "pos", "term", "chain"}]
-    )
+    begin = _json(replica, f"{replica.log}/begin", "begin.json", f"{folder}/begin", None, [{"v", "log_id", *KEYS}], _is_begin)
     if begin is not None:
-        replica.begin = read_begin(begin) or WHOLE
+        replica.begin = Begin(*(begin[key] for key in KEYS))
         if replica.log_id is not None and begin["log_id"] != replica.log_id:
             replica.flaw("identity.agree", f"{folder}/begin", f"it belongs to log {begin['log_id']}, the replica to {replica.log_id}")
         if replica.begin.chain is not None and not replica.begin.index:
             _check_seed(replica, f"{folder}/begin", replica.begin.chain)
     names = ("state/snapshot", "state/snapshot.previous")
-    snapshots = [_json(replica, f"{replica.root}/{name}", "snapshot.json", name, None) for name in names]
-    replica.snapshots = {name: value for name, value in zip(names, snapshots, strict=True) if value is not None}
+    found = ((name, _json(replica, f"{replica.root}/{name}", "snapshot.json", name, None)) for name in names)
+    replica.snapshots = {name: value for name, value in found if value is not None}
     whole = [*replica.snapshots.values()]
     replica.upgraded = len({str(value.get("v")) for value in whole}) > 1
     replica.snapshot = next((value for value in whole if _is_within(replica, value)), whole[0] if whole else None)
@@ -187,8 +193,8 @@ def _read_small_files(replica: Replica) -> None:
     if replica.begin.index and replica.snapshot is None:
         replica.flaw("snapshot.needed", "state/snapshot", f"the log begins with entry {replica.begin.index}, and no snapshot is whole")
     shapes = [{"peers"}, *({"peers", "met_by", *more} for more in ((), ("boots",), ("vouched",), ("boots", "vouched")))]
-    peers = _json(replica, f"{replica.root}/state/peers.json", "peers.json", "state/peers.json", None, shapes)
-    if peers is not None and isinstance(peers["peers"], dict):
+    peers = _json(replica, f"{replica.root}/state/peers.json", "peers.json", "state/peers.json", None, shapes, _is_peers)
+    if peers is not None:
         replica.peers = peers["peers"]
         # Older directories do not have this key.
         replica.vouched = peers.get("vouched") is True if "met_by" in peers else None
@@ -196,6 +202,14 @@ def _read_small_files(replica: Replica) -> None:
             replica.flaw("peers.incarnation", "state/peers.json", f"{replica.name} is listed as a peer of its own")
     _json(replica, f"{replica.root}/state/boots.json", "boots.json", "state/boots.json", None, [{"generation", "boots"}])
     _store_checkpoint(replica)
+
+
+def _is_begin(value: dict[str, Any]) -> bool:
+    return _has_types(value) and read_begin(value) is not None
+
+
+def _is_peers(value: dict[str, Any]) -> bool:
+    return isinstance(value["peers"], dict)
 
 
 def _is_within(replica: Replica, snapshot: dict[str, Any]) -> bool:
@@ -272,9 +286,8 @@ def _read_slots(replica: Replica, name: str, kind: tuple[bytes, Any], missing: s
     path = f"{replica.root}/{name}"
     data = _read(replica, path, name, missing)
     for _ in range(SLOT_LOOKS if replica.point is not None else 0):
-        if data is None or all(slot.state != "damaged" for slot in read_slots(data, kind)):
-            break
-        data = read_if_there(path)
+        if data is not None and any(slot.state == "damaged" for slot in read_slots(data, kind)):
+            data = read_if_there(path)
     return data
 
 

@@ -7,11 +7,13 @@ objects were read and scanned before (`works.STORED`); no object is read here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 from ledgermq.audit.checks.group import GroupResult, Spans, StoredResult
 from ledgermq.audit.checks.replica import Replica
@@ -25,6 +27,7 @@ from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.stored_logs import NAME, Manifest, StoredLog
 
 NOTE = "state/tiered"
+Told = TypeVar("Told")
 
 
 def notes_of(replicas: Iterable[Replica], access: StoreAccess) -> dict[str, int]:
@@ -99,9 +102,8 @@ def _check_log(
     about = log.about
     if about is None and f"{log.folder}/log.json" not in log.objects:
         _tell(result, "stored.missing", f"{log.folder}/log.json", None, 0, 0, "the description of the log is not there")
-    if (about is not None and (about["group"], about["log_id"]) != (log.group, log.log_id)) or (
-        about is not None and clusters - {about["cluster_id"]}
-    ):
+    # A replica with another cluster than its peers has a finding of its own.
+    if about is not None and ((about["group"], about["log_id"]) != (log.group, log.log_id) or about["cluster_id"] not in clusters):
         proof = f"it describes log {about['log_id']} of {about['group']} in cluster {about['cluster_id']}"
         _tell(result, "stored.foreign", f"{log.folder}/log.json", None, 0, log.objects[f"{log.folder}/log.json"], proof)
     if log.begin and not log.has_snapshot():
@@ -115,7 +117,7 @@ def _check_log(
     found.files = len(log.files)
     for file in log.files:
         report = reports.get(file.object)
-        if file.object not in log.objects or report is None or any(flaw.rule == "file.read" for flaw in report.flaws):
+        if report is None or any(flaw.rule == "file.read" for flaw in report.flaws):
             found.unread.append((file.base, file.next_base))
             continue
         found.read.append((file.base, file.next_base))
@@ -156,11 +158,9 @@ def _check_log(
     found.begins_with = log.begin_index
     found.begin_index = log.files[0].first if log.files else None
     found.last_index = log.files[-1].last if log.files else None
-    reach = max((one.end_pos for one in result.replicas), default=0)
-    low = min((one.begin.pos for one in result.replicas), default=0)
-    found.not_stored = list(_missing_spans(max(low, log.begin), reach, [(file.base, file.next_base) for file in log.files]))
-    if low < log.begin:
-        found.not_stored.insert(0, (low, log.begin))
+    reach = max(one.end_pos for one in result.replicas)
+    low = min(one.begin.pos for one in result.replicas)
+    found.not_stored = list(_missing_spans(low, reach, [(file.base, file.next_base) for file in log.files]))
     for spans in (found.read, found.sealed, found.sealed_there, found.unread, found.unsealed, found.alone, found.not_stored):
         spans[:] = _joined(spans)
     found.replicas = {name: _joined(spans) for name, spans in sorted(found.replicas.items())}
@@ -187,14 +187,12 @@ def _check_objects(result: GroupResult, log: StoredLog) -> None:
             _tell(result, "stored.entries", file.key, file.first, 0, log.objects[file.key], proof)
         if file.log_id != log.log_id:
             _tell(result, "stored.foreign", file.key, file.first, 0, log.objects[file.key], f"it describes a file of the log {file.log_id}")
-    known = {file.object for file in log.files}
+    known, bases = {file.object for file in log.files}, {file.base for file in log.files}
     for ending, base, sha256 in log.names():
-        key = f"{log.folder}/{base:020d}-{sha256}.log"
-        if ending == "log" and key not in known and log.begin <= base < log.end and sha256 not in log.former(base):
-            damaged = f"{log.folder}/{base:020d}.json" in log.damaged
-            if not damaged and any(file.base == base for file in log.files):
-                proof = f"no manifest names it; the one of position {base} names another digest"
-                _tell(result, "stored.foreign", key, None, 0, log.objects.get(key, 0), proof)
+        key = f"{log.folder}/{f'{base:020d}-{sha256}'.removesuffix('-')}.log"
+        if ending == "log" and base in bases and key not in known and sha256 not in log.former(base):
+            proof = f"no manifest names it; the one of position {base} names another digest"
+            _tell(result, "stored.foreign", key, None, 0, log.objects[key], proof)
 
 
 def _check_order(result: GroupResult, log: StoredLog, notes: Mapping[str, int]) -> None:
@@ -227,7 +225,7 @@ def _check_order(result: GroupResult, log: StoredLog, notes: Mapping[str, int]) 
         names = ", ".join(name for name, pos in sorted(notes.items()) if pos == noted)
         proof = f"{names} found the log up to position {noted} in the store; now it ends at {log.end}"
         _tell(result, "stored.older", f"{log.folder}/{log.end:020d}.json", None, log.end, noted, proof)
-    begin = min((one.begin.pos for one in result.replicas), default=0)
+    begin = min(one.begin.pos for one in result.replicas)
     if begin > max(log.end, noted):
         _gap(result, log, log.end, begin, f"no replica has it any more: their logs begin at position {begin}")
 
@@ -239,18 +237,18 @@ def _gap(result: GroupResult, log: StoredLog, start: int, end: int, proof: str) 
 
 def _check_file(result: GroupResult, file: Manifest, report: LogReport) -> bool:
     """Compare one object with its manifest. Returns whether its bytes are those that the manifest names."""
+    known = {(f.flaw.rule, f.flaw.file) for f in result.findings}
     if report.sha256 != file.sha256:
         # The entries say where, if the change is in one of them.
-        places = [flaw for flaw in report.flaws if flaw.rule not in ("file.length",)]
+        places = [flaw for flaw in report.flaws if flaw.rule != "file.length"]
         start = min((flaw.byte_from for flaw in places), default=0)
         end = max((flaw.byte_to for flaw in places), default=report.length)
         index = next((flaw.index for flaw in places if flaw.index is not None), file.first)
         told = f"; {places[0].rule}: {places[0].proof}" if places else ""
         proof = f"SHA-256 {report.sha256[:16]}…, the manifest says {file.sha256[:16]}…{told}"
-        if not any(f.flaw.rule == "stored.digest" and f.flaw.file == file.object for f in result.findings):
+        if ("stored.digest", file.object) not in known:
             _tell(result, "stored.digest", file.object, index, start, end, proof)
         return False
-    known = {(f.flaw.rule, f.flaw.file) for f in result.findings}
     for flaw in report.flaws:
         if flaw.rule in ("chain.seed", "entry.chain") and flaw.index == file.first:
             # The bytes are the sealed ones, so the manifest names a wrong chain CRC before them.
@@ -279,18 +277,28 @@ def _seals_in(report: LogReport | None) -> Iterator[tuple[int, Seal]]:
 
 
 def _trimmed_digests(result: GroupResult) -> dict[int, str]:
-    """The digests in the trim records of the replicas' logs up to the compared index, and in their snapshots."""
+    """The digests in the trim records of the replicas' logs up to the compared index, and in their snapshots: those that most replicas
+    have."""
     limit = -1 if result.compared is None else result.compared
-    records: list[object] = []
+    votes: dict[int, Counter[str]] = {}
     for one in result.replicas:
-        for index, body in (trim for report in one.reports for trim in report.trims):
-            try:
-                records.append(json.loads(body) if index <= limit else None)
-            except ValueError:
-                continue
-        retained = (one.snapshot or {}).get("retained")
-        trims = retained.get("trims") if isinstance(retained, dict) else None
-        records += [trim[2] for trim in trims if isinstance(trim, list) and len(trim) == 3] if isinstance(trims, list) else []
+        for base, digest in _digests_in(_trims(one, limit)).items():
+            votes.setdefault(base, Counter()).update([digest])
+    return _usual(votes)
+
+
+def _trims(one: Replica, limit: int) -> Iterator[object]:
+    """The trim records of one replica."""
+    for index, body in (trim for report in one.reports for trim in report.trims):
+        with contextlib.suppress(ValueError):
+            yield json.loads(body) if index <= limit else None
+    retained = (one.snapshot or {}).get("retained")
+    trims = retained.get("trims") if isinstance(retained, dict) else None
+    yield from (trim[2] for trim in trims if isinstance(trim, list) and len(trim) == 3) if isinstance(trims, list) else ()
+
+
+def _digests_in(records: Iterable[object]) -> dict[int, str]:
+    """By the base of the file. The first record counts."""
     found: dict[int, str] = {}
     for record in records:
         files = record.get("files") if isinstance(record, dict) else None
@@ -300,25 +308,44 @@ def _trimmed_digests(result: GroupResult) -> dict[int, str]:
     return found
 
 
+def _usual(votes: Mapping[int, Counter[Told]]) -> dict[int, Told]:
+    """What most said of each file; nothing of one where two values are equally frequent."""
+    ranked = {base: told.most_common() for base, told in votes.items()}
+    return {base: told[0][0] for base, told in ranked.items() if len(told) == 1 or told[0][1] > told[1][1]}
+
+
 def _leaves(result: GroupResult, log: StoredLog, seals: Mapping[int, Seal]) -> dict[int, bytes]:
     """The leaf that most replicas' log trees have for each stored file, by its base. A tree has one leaf for each file from where it began
-    to its end; with a gap in the store the files cannot be counted, and nothing is told."""
+    to its end. With a gap in the store, or behind it in the known seals, the files cannot be counted, and nothing is told."""
     votes: dict[int, Counter[bytes]] = {}
     if not log.files or log.gap(log.end) is not None:
         return {}
     for one in result.replicas:
         leaves, following = tree_of(one)
-        behind = sum(log.files[-1].last < seal.first < following for seal in seals.values())
-        inside = leaves[: len(leaves) - behind]
+        behind = _sealed_between(log.files[-1].last + 1, following, seals)
+        if behind is None:
+            continue
+        inside = leaves[: max(len(leaves) - behind, 0)]
         files = [file for file in log.files if file.last < following]
         for file, leaf in zip(reversed(files), reversed(inside), strict=False):
-            votes.setdefault(file.base, Counter())[leaf] += 1
-    return {base: found.most_common(1)[0][0] for base, found in votes.items()}
+            votes.setdefault(file.base, Counter()).update([leaf])
+    return _usual(votes)
+
+
+def _sealed_between(start: int, end: int, seals: Mapping[int, Seal]) -> int | None:
+    """The number of files with the entries from `start` to before `end`; None if the seal of one of them is not known."""
+    following = {seal.first: seal.last + 1 for seal in seals.values() if seal.first <= seal.last}
+    count = 0
+    while start < end:
+        if start not in following:
+            return None
+        start, count = following[start], count + 1
+    return count
 
 
 def _leaf(report: LogReport) -> bytes:
     """The leaf of a stored file's entries (docs/format.md §11)."""
-    root, first = bytes.fromhex(report.root) or bytes(32), report.first_index or 0
+    root, first = bytes.fromhex(report.root), report.first_index or 0
     body = LEAF.pack(b"LMQTREE1", report.base, first, report.entries, report.base + report.end, root)
     return hashlib.sha256(b"\0" + body).digest()
 
@@ -329,8 +356,10 @@ def _compare_with_replicas(result: GroupResult, file: Manifest, report: LogRepor
     edges = report.first_index, report.last_index, report.last_chain, report.end
     for one in result.replicas:
         own = next((own for own in one.filled if own.base == file.base and own.ending == "blank"), None)
-        hurt = own is None or any(f.replica == one.name and f.flaw.file == own.file for f in result.findings)
-        if own is None or hurt:
+        if own is None or any(f.replica == one.name and f.flaw.file == own.file for f in result.findings):
+            continue
+        # What a deposed leader has, or another history, is not the log that was stored.
+        if own.last_intact_index >= result.divergent.get(one.name, one.held + 1):
             continue
         compared = True
         found.replicas.setdefault(one.name, []).append((file.base, file.next_base))

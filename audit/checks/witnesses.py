@@ -154,6 +154,8 @@ def _seal(body: str) -> dict[str, Any] | None:
         value = json.loads(body)
         root = bytes.fromhex(value["tree"]["root"]) if "tree" in value else bytes(_HASH)
         numbers = [value[name] for name in ("base", "first", "last", "end")]
+        # A file has at least one entry.
+        numbers.append(numbers[2] - numbers[1])
     except (ValueError, KeyError, TypeError):
         return None
     return value if len(root) == _HASH and all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) else None
