@@ -19,7 +19,11 @@ from ledgermq.audit.checks.rules import Flaw, Place
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.begin import LITE, may_begin
 from ledgermq.audit.reading.decode import (
+    ENTRY_BYTES_MIN,
+    ENTRY_MAGIC,
     HEADER_BYTES,
+    INDEX_UNIT,
+    INDEX_UNIT_BYTES,
     QUEUE_UNIT,
     QUEUE_UNIT_BYTES,
     SECTOR,
@@ -85,7 +89,7 @@ def check_names(replica: Replica) -> None:
             continue
         if base != expected:
             proof = f"the next file is {name}"
-            replica.flaw("file.missing", f"{replica.log_folder}/data/{expected:020d}", proof, 0, min(base - expected, size))
+            replica.flaw("file.missing", f"{replica.log_folder}/data/{expected:020d}", proof, 0, size)
         expected = base + size
     if replica.point is not None and expected < replica.point.end_pos and size:
         proof = f"its node has applied entries up to position {replica.point.end_pos}"
@@ -148,8 +152,7 @@ def _check_links(replica: Replica) -> None:
     absent = [flaw for flaw in replica.flaws if flaw.rule in ("file.missing", "identity.missing", "identity.json", "begin.json")]
     measures = tuple((flaw.file, flaw.byte_from, flaw.byte_to) for flaw in absent)
     for report in replica.filled:
-        follows = before is not None and before.last_index is not None and report.first_index == before.last_index + 1
-        if report.prev_chain is None and not (follows and before is not None and report.base == before.base + replica.sizes[0]):
+        if report.prev_chain is None and (before is None or not _follows(replica, before, report)):
             head, proof = (report.file, 0, report.first_size), "the entry before it is not known, so nothing continues to this one"
             behind = () if before is None else ((before.file, before.last_at, before.length),)
             flaw = _at("entry.chain", head, proof, report.first_index, (*measures, *behind, (report.file, 0, HEADER_BYTES)))
@@ -157,16 +160,22 @@ def _check_links(replica: Replica) -> None:
         before = report
 
 
+def _follows(replica: Replica, before: LogReport, after: LogReport) -> bool:
+    """Whether the first entry of a file comes right after the last one of another file."""
+    return after.base == before.base + replica.sizes[0] and before.last_index is not None and after.first_index == before.last_index + 1
+
+
 def _check_step(replica: Replica, before: LogReport, after: LogReport) -> None:
     """The first index of a file does not follow the last index of the previous file."""
     assert before.last_index is not None and after.first_index is not None
     index, proof = after.first_index, f"index {after.first_index} follows index {before.last_index}"
-    if index > before.last_index + 1 and before.ending != "blank":
+    is_gap = index > before.last_index
+    if is_gap and before.ending != "blank":
         # The missing entries were at the end of the previous file, which has no blank.
         proof = f"index {index} in the next file follows index {before.last_index}"
         replica.flaws.append(_at("entry.gap", (before.file, before.end, before.length), proof, before.last_index + 1))
         return
-    rule, first = ("entry.gap" if index > before.last_index + 1 else "entry.repeat"), min(index, before.last_index + 1)
+    rule, first = ("entry.gap", before.last_index + 1) if is_gap else ("entry.repeat", index)
     hole = next((flaw for flaw in after.flaws if flaw.rule == "entry.unreadable" and flaw.byte_from == 0), None)
     if hole is not None and not replica.clean:
         # The entries may never have been written.
@@ -193,12 +202,17 @@ def check_hard_term(replica: Replica, term: int | None) -> None:
         replica.flaw("hardstate.term", f"{replica.log_folder}/hardstate", proof, 0, SLOT_FILE_BYTES)
 
 
+def _known_end(replica: Replica) -> int | None:
+    """The last entry of the log or of its synced mark, if its node was stopped in good order: nothing names a later one."""
+    stopped = replica.clean and replica.point is None
+    return max(replica.last_index, replica.mark.index) if stopped and replica.mark is not None else None
+
+
 def check_checkpoint_end(replica: Replica) -> None:
     """The log checkpoint of a node that was stopped in good order names no entry behind the end of its log and its synced mark."""
-    marked = -1 if replica.mark is None else replica.mark.index
-    end = max(replica.last_index, marked)
-    ahead = [number for number in (replica.end_hint, replica.commit) if number is not None and number > end]
-    if ahead and replica.clean and replica.point is None and replica.mark is not None:
+    end = _known_end(replica)
+    ahead = [number for number in (replica.end_hint, replica.commit) if number is not None and end is not None and number > end]
+    if ahead:
         proof = f"it names entry {ahead[-1]}, log and synced mark end with {end}"
         path = f"{replica.log_folder}/checkpoint"
         replica.flaw("checkpoint.ahead", path, proof, 0, size_of(f"{replica.log}/checkpoint"))
@@ -207,13 +221,13 @@ def check_checkpoint_end(replica: Replica) -> None:
 def _check_key_position(replica: Replica) -> None:
     """The key index of a node that was stopped in good order names no entry behind the end of its log and its synced mark: the next start
     would throw the index away. What else is wrong with the position, `key_index.py` says."""
-    if not replica.clean or replica.point is not None or replica.mark is None:
+    end = _known_end(replica)
+    if end is None:
         return
     try:
         position = read_position(replica.root)
     except (ValueError, OSError):
         return
-    end = max(replica.last_index, replica.mark.index)
     if position is not None and position.log_id == replica.log_id and position.next_index > end + 1:
         proof = f"it names entry {position.next_index - 1}, log and synced mark end with {end}"
         replica.flaw("keyindex.position", "state/keyindex", proof, 0, size_of(f"{replica.root}/state/keyindex"))
@@ -249,29 +263,30 @@ def required_dispatch(replica: Replica) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """An intact entry as a boundary: its file among the files with entries, its index, the number of intact entries before it in the file,
-    and its offset."""
+    """An intact entry as a boundary: its file among the files with entries and by its base, its index, the number of intact entries before
+    it in the file, and its offset."""
 
     report: int
+    base: int
     index: int
     ordinal: int
     place: int
 
 
 def _begin(replica: Replica) -> _Spot:
-    """The boundary before the first entry."""
-    return _Spot(0, replica.begin.index - 1, -1, 0)
+    """The boundary before the first entry, whose file may be lost."""
+    return _Spot(0, replica.begin.pos, replica.begin.index - 1, -1, 0)
 
 
 def _end(replica: Replica) -> _Spot:
     """The boundary behind the last entry."""
-    last = replica.filled[-1]
-    return _Spot(len(replica.filled) - 1, replica.last_index + 1, last.sound, last.length)
+    at, last = len(replica.filled) - 1, replica.filled[-1]
+    return _Spot(at, last.base, replica.last_index + 1, last.sound, last.length)
 
 
-def _after(at: int, run: QueueRun | ProducerRun) -> _Spot:
+def _after(replica: Replica, at: int, run: QueueRun | ProducerRun) -> _Spot:
     """The last entry of a run in a file."""
-    return _Spot(at, run.last_index, run.last_ordinal, run.last_at)
+    return _Spot(at, replica.filled[at].base, run.last_index, run.last_ordinal, run.last_at)
 
 
 def _lost_between(replica: Replica, before: _Spot, after: _Spot) -> int:
@@ -284,15 +299,16 @@ def _lost_between(replica: Replica, before: _Spot, after: _Spot) -> int:
 def _between(replica: Replica, before: _Spot, after: _Spot) -> tuple[Place, ...]:
     """The parts of the log from one entry up to the header of another one. The first entry is included because its chain word may be
     damaged."""
-    files = replica.filled[before.report : after.report + 1]
-    low, high = files[0].base, files[-1].base
-    if len(files) == 1:
-        return ((files[0].file, before.place, after.place + HEADER_BYTES),)
-    inner = [(report.file, 0, report.length) for report in replica.reports if low < report.base < high]
     folder = replica.shown(f"{replica.log_folder}/data/")
+    found = [(report.file, 0, report.length) for report in replica.reports]
     absent = [flaw for flaw in replica.flaws if flaw.rule == "file.missing" and flaw.file.startswith(folder)]
-    inner += [(flaw.file, flaw.byte_from, flaw.byte_to) for flaw in absent if low < int(flaw.file.removeprefix(folder)) < high]
-    return (files[0].file, before.place, files[0].length), *inner, (files[-1].file, 0, after.place + HEADER_BYTES)
+    found += [(flaw.file, flaw.byte_from, flaw.byte_to) for flaw in absent]
+    places = [(int(file.removeprefix(folder)), file, start, end) for file, start, end in found]
+    return tuple(
+        (file, before.place if base == before.base else start, after.place + HEADER_BYTES if base == after.base else end)
+        for base, file, start, end in places
+        if before.base <= base <= after.base
+    )
 
 
 def _explained(replica: Replica, before: _Spot, after: _Spot, lacking: int, more: int = 0) -> tuple[Place, ...]:
@@ -307,7 +323,7 @@ def _check_producers(replica: Replica) -> None:
     unnumbered = [index for report in replica.filled for index in report.unnumbered]
     for at, report in enumerate(replica.filled):
         for run in report.producers:
-            here = _Spot(at, run.first_index, run.first_ordinal, run.first_at)
+            here = _Spot(at, report.base, run.first_index, run.first_ordinal, run.first_at)
             if run.producer in last:
                 before, there = last[run.producer]
                 step, fallen = run.first_sequence - before.last_sequence, run.first_epoch < before.last_epoch
@@ -317,7 +333,7 @@ def _check_producers(replica: Replica) -> None:
                     measures = () if fallen else _explained(replica, there, here, step - 1, more)
                     place = report.file, run.first_at, run.first_at + HEADER_BYTES
                     replica.flaws.append(_at("order.producer", place, proof, run.first_index, measures))
-            last[run.producer] = run, _after(at, run)
+            last[run.producer] = run, _after(replica, at, run)
 
 
 def check_queues(replica: Replica) -> None:
@@ -332,43 +348,44 @@ def check_queues(replica: Replica) -> None:
     # For a queue without entries in the log, the snapshot has the end.
     ends = {f"consumequeue/{topic}/{queue}": low.offset for (topic, queue), low in replica.lows.items()}
     ends |= {f"consumequeue/{topic}/{queue}": max(part.last for _, part in parts) + 1 for (topic, queue), parts in runs.items()}
-    last = {f"consumequeue/{topic}/{queue}": _after(*parts[-1]) for (topic, queue), parts in runs.items()}
+    last = {f"consumequeue/{topic}/{queue}": _after(replica, *parts[-1]) for (topic, queue), parts in runs.items()}
     floors = {f"consumequeue/{topic}/{queue}": low.floor for (topic, queue), low in replica.lows.items()}
     for tail in replica.tails:
         if LITE in tail.folder and tail.folder not in ends:
             # A lite topic that vanished: the next trim removes its files, and the log does not tell where they ended.
             continue
         index = tail.folder == f"{replica.log_folder}/index"
-        unit, end = (32, replica.last_index + 1) if index else (20, ends.get(tail.folder, 0))
-        needed = replica.begin.index * 32 if index else floors.get(tail.folder, 0) * 20
-        _check_files(replica, tail, replica.sizes[1] if index else replica.sizes[2], needed, end * unit)
-        if not index and replica.filled:
+        unit, size = (INDEX_UNIT_BYTES, replica.sizes[1]) if index else (QUEUE_UNIT_BYTES, replica.sizes[2])
+        first, end = (replica.begin.index, replica.last_index + 1) if index else (floors.get(tail.folder, 0), ends.get(tail.folder, 0))
+        _check_files(replica, tail, size, first * unit, end * unit)
+        if not index:
             there = last.get(tail.folder, _begin(replica))
             count, places = _of_lost(replica, tail, there, end)
             for place in _units(replica, tail.folder, end, end + count - 1):
                 proof = f"the unit is written, the log has no entry for it behind entry {there.index}"
                 replica.flaws.append(_at("queue.tail", place, proof, None, places))
             end += count
-        flaw = _check_tail(replica, tail, "index.tail" if index else "queue.tail", unit, end * unit)
+        flaw = _check_tail(replica, tail, unit, end * unit)
         replica.flaws += [] if flaw is None else [flaw]
 
 
 def _of_lost(replica: Replica, tail: TailReport, there: _Spot, end: int) -> tuple[int, tuple[Place, ...]]:
-    """The number of units behind a queue's last readable message that belong to unreadable entries between it and the end of the log, and
-    the parts of the log where these are; none unless at least as many entries are unreadable there. `there`: that last message; `end`: the
-    number of units up to it."""
-    low, high = replica.filled[there.report].base + there.place + HEADER_BYTES + 1, replica.end_pos
-    last = min(-(-tail.used // QUEUE_UNIT_BYTES), end + replica.entries)
-    if last <= end:
+    """The number of units behind a queue's last readable message that belong to unreadable entries between it and the end of the log, at
+    most as many as are unreadable there, and the parts of the log where these are. `there`: that last message; `end`: the number of units
+    up to it."""
+    if not replica.filled:
         return 0, ()
+    last = min(-(-tail.used // QUEUE_UNIT_BYTES), end + _lost_between(replica, there, _end(replica)))
     data = read_space(f"{replica.root}/{tail.folder}", replica.sizes[2], end * QUEUE_UNIT_BYTES, last * QUEUE_UNIT_BYTES)
     units = np.frombuffer(data, QUEUE_UNIT, len(data) // QUEUE_UNIT_BYTES)
-    inside = (units["pos"] >= low) & (units["pos"] < high)
+    # Before the begin there is no message that has a unit of its own.
+    low = there.base + there.place + HEADER_BYTES + (there.ordinal >= 0)
+    inside = (units["pos"] >= low) & (units["pos"] < replica.end_pos)
     # Units between them may not have been written.
-    follows = np.logical_and.accumulate(inside | (np.frombuffer(units, np.uint8).reshape(-1, QUEUE_UNIT_BYTES) == 0).all(axis=1))
-    count = int(np.flatnonzero(inside & follows)[-1]) + 1 if bool((inside & follows).any()) else 0
-    places = _explained(replica, there, _end(replica), count)
-    return (count, places) if places else (0, ())
+    follows = np.logical_and.accumulate(inside | (units == np.zeros(1, QUEUE_UNIT)))
+    rows = np.flatnonzero(inside & follows)
+    count = int(rows[-1]) + 1 if len(rows) else 0
+    return count, _between(replica, there, _end(replica))
 
 
 def _check_files(replica: Replica, tail: TailReport, size: int, needed: int, end: int) -> None:
@@ -376,10 +393,7 @@ def _check_files(replica: Replica, tail: TailReport, size: int, needed: int, end
     that begins where the log's units end does not belong to the data."""
     replica.flaws += tail.flaws
     needed -= needed % size
-    gaps = [*tail.gaps]
-    if tail.first_base > needed:
-        gaps.insert(0, (needed, tail.first_base))
-    for start, base in gaps:
+    for start, base in ((needed, tail.first_base), *tail.gaps):
         first = max(start, needed)
         if first >= base:
             continue
@@ -400,28 +414,27 @@ def _check_density(replica: Replica, parts: list[tuple[int, QueueRun]]) -> None:
         low = replica.lows.get((topic, queue))
         expected = (low.offset if low is not None else 0) if replica.lows_are_exact else parts[0][1].first
     for at, part in parts:
-        here = _Spot(at, part.first_index, part.first_ordinal, part.first_at)
+        report = replica.filled[at]
+        here = _Spot(at, report.base, part.first_index, part.first_ordinal, part.first_at)
         if may_begin(topic, part.first, expected):
             expected = part.first
         if part.first != expected:
-            report = replica.filled[at]
             flaw = density_flaw(report.file, f"{topic}/{queue}", (part.first_index, part.first_at), part.first, expected)
             replica.flaws.append(replace(flaw, measures=_explained(replica, there, here, part.first - expected)))
-        expected, there = part.last + 1, _after(at, part)
+        expected, there = part.last + 1, _after(replica, at, part)
 
 
 def _check_dispatch(replica: Replica, parts: Sequence[QueueRun]) -> None:
     """Every applied message, and every message before one that has a unit, has a unit."""
-    filed = max((part.filed_offset for part in parts if part.filed_offset is not None), default=-1)
+    filed = max((part.filed_offset for part in parts if part.filed_offset is not None), default=0)
     required = required_dispatch(replica)
     for part in parts:
         folder = f"consumequeue/{part.topic}/{part.queue}"
-        for first, last, index, last_index in part.waiting:
+        for first, last, index, _ in part.waiting:
             if index <= required:
                 proof = f"entries up to {required} are applied, this unit is empty"
                 # If the run continues behind the last applied entry, at most this many of its messages can be applied.
-                stop = last if last_index <= required else min(last, first + required - index)
-                for place in _units(replica, folder, first, stop):
+                for place in _units(replica, folder, first, min(last, first + required - index)):
                     replica.flaws.append(_at("queue.missing", place, proof, index))
             elif first < filed:
                 for place in _units(replica, folder, first, last):
@@ -439,7 +452,7 @@ def _units(replica: Replica, folder: str, first: int, last: int) -> Iterator[Pla
         start = stop
 
 
-def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: int) -> Flaw | None:
+def _check_tail(replica: Replica, tail: TailReport, unit: int, end: int) -> Flaw | None:
     """All bytes behind the last unit of the log are zero."""
     if tail.used <= end:
         return None
@@ -448,28 +461,31 @@ def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: i
     path = f"{replica.root}/{tail.folder}/{tail.last_file}"
     with open_file(path) as file:
         stain = find_stain(file, start, file.size)
-    beyond = stain is not None and _is_unit_beyond(replica, rule, base + stain.first - (base + stain.first) % unit, path)
+    beyond = stain is not None and _is_unit_beyond(replica, unit, base + stain.first - (base + stain.first) % unit, path)
     torn = beyond and not replica.clean
     first, last = (stain.first, stain.last + 1) if stain else (start, tail.used - base)
     # If all these units continue those of the log, the log lost the entries that they describe.
     units = range(base + first - (base + first) % unit, base + last, unit)
-    lost = replica.lost_end if beyond and all(_is_unit_beyond(replica, rule, each, path) for each in units) else None
+    lost = replica.lost_end if beyond and all(_is_unit_beyond(replica, unit, each, path) for each in units) else None
     proof = f"written up to byte {tail.used - base}, the log accounts for {start}"
     place = replica.shown(f"{tail.folder}/{tail.last_file}"), first, last
+    rule = "index.tail" if unit == INDEX_UNIT_BYTES else "queue.tail"
     return replace(_at(rule, place, proof, None, () if lost is None else (lost,)), torn=torn)
 
 
-def _is_unit_beyond(replica: Replica, rule: str, place: int, path: str) -> bool:
+def _is_unit_beyond(replica: Replica, unit: int, place: int, path: str) -> bool:
     """Whether the unit at `place` (absolute) describes an entry behind the log's end, which the log lost in a power cut. If a unit crosses
     a sector boundary, only a part of it may exist."""
-    unit = 32 if rule == "index.tail" else 20
+    start = place - int(os.path.basename(path))
     with open_file(path) as file:
-        raw = file.pread(unit, place - int(os.path.basename(path)))
+        raw = file.pread(unit, start)
     if len(raw) < unit:
         return False
-    edge = SECTOR - (place - int(os.path.basename(path))) % SECTOR
+    edge = SECTOR - start % SECTOR
     if edge < unit and not (any(raw[:edge]) and any(raw[edge:])):
         return not replica.clean
-    if rule == "index.tail":
-        return raw[:4] == b"\0\0\0\1" and int.from_bytes(raw[16:24], "big") == place // 32
-    return int.from_bytes(raw[:8], "big", signed=True) >= replica.end_pos and int.from_bytes(raw[8:12], "big", signed=True) >= 91
+    if unit == INDEX_UNIT_BYTES:
+        (entry,) = np.frombuffer(raw, INDEX_UNIT)
+        return bool(entry["magic"] == ENTRY_MAGIC and entry["index"] == place // INDEX_UNIT_BYTES)
+    (record,) = np.frombuffer(raw, QUEUE_UNIT)
+    return bool(record["pos"] >= replica.end_pos + HEADER_BYTES and record["size"] >= ENTRY_BYTES_MIN - HEADER_BYTES)

@@ -190,7 +190,7 @@ def _members_of(body: str) -> _Members:
 def _present(result: GroupResult, found: Counter[_Members]) -> _Members:
     """What most replicas say; with appointed masters, the newest record that any replica holds, because a majority may lag."""
     ruled = [(index, _members_of(body)) for one in result.replicas for index, body in _records_of(one)]
-    newest = max(ruled, default=(0, ((), (), MAJORITY)))[1]
+    newest = max(ruled)[1] if ruled else ((), (), MAJORITY)
     return newest if newest[2] != MAJORITY and newest[0] else found.most_common(1)[0][0]
 
 
@@ -249,7 +249,7 @@ def _commits(result: GroupResult) -> None:
         told = [index for index in (one.commit, one.applied) if index is not None]
         claims += [index for index in told if not (one.ends_whole and index > one.last_index)]
     result.recorded = max((commit for commit in claims if commit >= 0), default=None)
-    if result.recorded is None or result.missing or len(result.voters) < 1:
+    if result.recorded is None or result.missing or not result.voters:
         return
     if result.compared is not None and result.compared >= result.recorded:
         return
@@ -259,24 +259,19 @@ def _commits(result: GroupResult) -> None:
         # A replica that has not applied an entry yet may still hold it.
         return
     # If a majority had the entry, and some of it lost or damaged theirs, then neither the one that still has it nor one that only lags is
-    # at fault.
+    # at fault. Nobody waits for learners and backups before an entry is committed.
     recorded = result.recorded
+    members = [one for one in result.replicas if one.name in result.voters]
     # A replica that lost its directory had the entry, too.
-    had = [
-        one
-        for one in result.replicas
-        if one.name in result.voters and (one.last_index >= recorded or one.cut_short or one.name in result.returned)
-    ]
+    had = [one for one in members if one.last_index >= recorded or one.cut_short or one.name in result.returned]
     sound = [one for one in result.replicas if not one.broken and one.name not in result.divergent]
     whole = [one for one in sound if one.held >= recorded]
-    # Unless those that have it hold different entries there, without a majority for any.
-    parted = len({entry(one, recorded) for one in whole}) > 1
-    for one in result.replicas:
-        if one.name in result.returned or (parted and one not in whole and one in sound):
-            continue
-        if not parted and len(had) >= result.majority and one in sound and (one not in had or whole == [one]):
-            continue
-        if parted or one.held < recorded or one.broken or one.name in result.divergent or result.compared is None:
+    accused = [one for one in members if one not in whole and (one in had or one not in sound or len(had) < result.majority)]
+    if len({entry(one, recorded) for one in whole}) > 1:
+        # Those that have it hold different entries there, without a majority for any.
+        accused = [*whole, *(one for one in members if one not in sound)]
+    for one in accused:
+        if one.name not in result.returned:
             file, start, end = entry_place(one, min(agreed, one.held) + 1)
             proof = (
                 f"index {result.recorded} was recorded as committed, a majority agrees up to {agreed} only, this replica holds {one.held}"
@@ -290,12 +285,15 @@ def note_lag(result: GroupResult) -> None:
     """A replica that ends before the compared index without having lost anything only lags. That is normal, but equality is not proven."""
     if result.compared is None:
         return
+    ahead = [other for other in result.replicas if other.held >= result.compared]
+    # Where entries are damaged, or of another history, there may have been messages.
+    whole = [other for other in ahead if not other.broken and other.name not in result.divergent]
     for one in result.replicas:
         failed = any(finding.replica == one.name and finding.fails for finding in result.findings)
         if one.held >= result.compared and one.awaited is not None and not failed:
             reached = f"had reached entry {one.last_index} when the marker, entry {one.awaited}, was waited for"
             result.reasons.append(f"group {result.group}: {one.name} {reached}; audit again, or wait longer (--timeout)")
-        if one.held >= result.compared or failed or one.name in result.missing or one.is_backup:
+        if one.held >= result.compared or failed or one.is_backup:
             continue
         count = result.compared - one.held
         lacking = f"{count} {'entry' if count == 1 else 'entries'} before the compared index {result.compared}"
@@ -303,7 +301,7 @@ def note_lag(result: GroupResult) -> None:
             lacking += f" and keeps {one.last_index - one.held} uncommitted of an older leader"
         if one.name in result.given_up:
             lacking += f" and keeps {one.last_index - one.held} that were {result.given_up[one.name]}"
-        if _only_elections(result, one):
+        if whole and _only_elections(whole[0], one.held + 1):
             result.notes.append(f"group {result.group}: {one.name} ends {lacking}; they hold election records only, no message")
             result.excused.add(one.name)
         elif one.name in result.former:
@@ -312,12 +310,7 @@ def note_lag(result: GroupResult) -> None:
             result.reasons.append(f"group {result.group}: {one.name} ends {lacking}; start the cluster, let it catch up, audit again")
 
 
-def _only_elections(result: GroupResult, one: Replica) -> bool:
-    """Whether a replica lacks only term-start records, as when the nodes of a cluster stop one after the other."""
-    ahead = [other for other in result.replicas if result.compared is not None and other.held >= result.compared]
-    for other in ahead[:1]:
-        files = [report for report in other.filled if report.last_index is not None and report.last_index > one.held]
-        return all(
-            report.election_tail is not None and report.election_tail <= max(report.first_index or 0, one.held + 1) for report in files
-        )
-    return False
+def _only_elections(ahead: Replica, first: int) -> bool:
+    """Whether a replica has only term-start records from an entry on, as when the nodes of a cluster stop one after the other."""
+    files = [report for report in ahead.filled if report.last_index is not None and report.last_index >= first]
+    return all(report.election_tail is not None and report.election_tail <= max(report.first_index or 0, first) for report in files)

@@ -173,15 +173,15 @@ class Replica:
     @property
     def cut_short(self) -> bool:
         """The log ends before an entry that was on stable storage, or is known to its running node."""
-        return max((index for index, _ in self.known_ends), default=-1) > self.last_index
+        return self.lost_end is not None
 
     @property
     def lost_end(self) -> Place | None:
         """For such a log, where the lost entries should be, as far as they were in one file."""
-        index, known = max(self.known_ends, default=(-1, 0))
-        if index <= self.last_index:
+        ahead = [end_pos for index, end_pos in self.known_ends if index > self.last_index]
+        if not ahead:
             return None
-        size, filled = self.sizes[0], self.filled
+        known, size, filled = max(ahead), self.sizes[0], self.filled
         base, start = (filled[-1].base, filled[-1].end) if filled else (self.begin.pos, 0)
         if filled and filled[-1].ending == "blank" and known > base + size:
             base, start = base + size, 0
@@ -207,8 +207,7 @@ class Replica:
             intact = min(intact, self.stale_from - 1)
         if self.clean:
             return intact
-        marked = -1 if self.mark is None else self.mark.index
-        return min([intact, *(index - 1 for index in self.broken if index > marked)])
+        return min([intact, *(index - 1 for index in self.broken if self.mark is None or index > self.mark.index)])
 
     @property
     def known_commit(self) -> int:

@@ -88,6 +88,18 @@ def test_a_mark_behind_the_end_of_a_log_that_was_stopped_is_named(tmp_path: Path
     assert told(run(tmp_path)) == {("n2", "mark.log", "syncedmark")}
 
 
+@pytest.mark.parametrize(("how", "rule"), [("missing", "file.missing"), ("zeros", "entry.gap")])
+def test_a_lost_first_file_is_named_and_nothing_behind_it_is_accused(tmp_path: Path, how: str, rule: str) -> None:
+    """The units of its messages are right, and the queue offsets in the next file follow those that it had."""
+    writers = write_cluster(tmp_path, history(6, 40))
+    path = writers[1].log / "data" / f"{0:020d}"
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(bytes(path.stat().st_size))
+    assert told(run(tmp_path)) == {("n2", rule, f"{0:020d}")}
+
+
 @pytest.mark.parametrize("content", ["zeros", "garbage", "a copy"])
 @pytest.mark.parametrize("folder", ["data", "index"])
 def test_a_stray_file_far_ahead_is_named_itself(tmp_path: Path, content: str, folder: str) -> None:
