@@ -57,7 +57,8 @@ def _begin(task: LogFile, base: int, path: str) -> LogReport:
             report.length = file.size
             if file.size != task.data_file_bytes:
                 proof = f"{file.size} bytes instead of {task.data_file_bytes}"
-                report.flaws.append(Flaw("file.length", report.file, None, *sorted((file.size, task.data_file_bytes)), proof))
+                bounds = min(file.size, task.data_file_bytes), max(file.size, task.data_file_bytes)
+                report.flaws.append(Flaw("file.length", report.file, None, *bounds, proof))
             head = file.pread(HEADER_BYTES + RECORD_FIXED_BYTES, 0)
             if len(head) < HEADER_BYTES + RECORD_FIXED_BYTES or not any(head):
                 # Allocated ahead, or truncated, which was reported above.
