@@ -123,24 +123,29 @@ class _Words:
         tasks = {one.name: one.task(f"{0:020d}") for one in replicas}
         self.at = cache(lambda name, index: stored_chain(tasks[name], index))
 
-    def common(self, one: Replica, other: Replica) -> int:
-        """The last index up to which both hold the same history, by their words; before the begin of either, history counts as the same."""
-        low = max(one.begin.index, other.begin.index) - 1
-        high = min(one.last_index, other.last_index)
-        if high <= low or self._same(one, other, high, low):
-            return high
-        while high - low > 1:
+    def parting(self, one: Replica, other: Replica) -> tuple[int, int | None]:
+        """The last index at which both are known to hold the same history, by their words, and the first one, if any, at which they are
+        known to have parted. Before the begin of either, history counts as the same."""
+        low, high = max(one.begin.index, other.begin.index) - 1, min(one.last_index, other.last_index) + 1
+        middle = high - 1
+        shared, parted = min(low, middle), None
+        while low < middle:
+            place = self._known(one, other, middle, low)
+            if place is None:
+                # Nothing tells on which side of this place the histories part, if they do.
+                low, high = (low, middle) if parted is None else (middle, high)
+            elif self.at(one.name, place) == self.at(other.name, place):
+                shared, low = place, middle
+            else:
+                parted = high = place
             middle = (low + high) // 2
-            low, high = (middle, high) if self._same(one, other, middle, low) else (low, middle)
-        return low
+        return shared, parted
 
-    def _same(self, one: Replica, other: Replica, index: int, low: int) -> bool:
-        """Whether the words at `index` are equal; if one cannot be found, the words just before it decide."""
-        for place in range(index, max(low, index - NEIGHBOURS), -1):
-            words = self.at(one.name, place), self.at(other.name, place)
-            if None not in words:
-                return words[0] == words[1]
-        return False
+    def _known(self, one: Replica, other: Replica, index: int, low: int) -> int | None:
+        """The last entry up to `index`, and behind `low`, whose words can be found; only this entry and its nearest ones are looked for: a
+        power cut may lose a sector of index units, which are 16."""
+        near = range(index, max(low, index - NEIGHBOURS - 1), -1)
+        return next((place for place in near if None not in (self.at(one.name, place), self.at(other.name, place))), None)
 
 
 def _compare(result: GroupResult, members: Sequence[Replica], words: _Words) -> Replica | None:
@@ -150,7 +155,7 @@ def _compare(result: GroupResult, members: Sequence[Replica], words: _Words) -> 
     voters = [one for one in members if one.name in result.voters]
     reference = None
     for one in voters:
-        reach = sorted((one.last_index if other is one else words.common(one, other) for other in voters), reverse=True)
+        reach = sorted((one.last_index if other is one else words.parting(one, other)[0] for other in voters), reverse=True)
         if len(reach) >= result.majority and (result.compared is None or reach[result.majority - 1] > result.compared):
             result.compared, reference = reach[result.majority - 1], one
     return reference
@@ -164,8 +169,9 @@ def _compare_confirmed(result: GroupResult, members: Sequence[Replica], words: _
     ranked = sorted(((header[1][3], index, -at) for at, (header, index, _) in enumerate(found) if header is not None), reverse=True)
     chosen = [(index, found[-at][2]) for _, index, at in ranked]
     for index, reference in chosen:
-        parted = [(one, words.common(one, reference) + 1) for one in members if one is not reference]
-        against = [one for one, first in parted if first <= min(index, one.known_commit) and _forced(one, reference, first) is None]
+        parted = [(one, words.parting(one, reference)[1]) for one in members if one is not reference]
+        known = [(one, first) for one, first in parted if first is not None and first <= min(index, one.known_commit)]
+        against = [one for one, first in known if _forced(one, reference, first) is None]
         if 2 * len(against) < len(members) or len(against) < 2:
             break
     else:
@@ -178,10 +184,11 @@ def _compare_confirmed(result: GroupResult, members: Sequence[Replica], words: _
 
 def _check_against(result: GroupResult, one: Replica, reference: Replica, words: _Words) -> None:
     assert result.compared is not None
-    shared = words.common(one, reference)
+    shared, first = words.parting(one, reference)
+    limit = min(one.last_index, result.compared)
     for report in one.filled:
         last = report.last_index
-        if last is None or last > min(shared, result.compared):
+        if last is None or last > min(shared, limit):
             continue
         both = words.at(one.name, last), words.at(reference.name, last)
         if None in both or both[0] == both[1]:
@@ -191,8 +198,12 @@ def _check_against(result: GroupResult, one: Replica, reference: Replica, words:
         pairs = ((one, reference), (reference, one))
         if not any([_name_damage(*pair, last) for pair in pairs]) and not any([_name_broken(*pair, last) for pair in pairs]):
             result.reasons.append(f"group {result.group}: {one.name} has another entry {last}; audit without --agreement")
-    first = shared + 1
-    if first > min(one.last_index, result.compared):
+    if first is None and shared < limit:
+        lacks = "index units lead to none of the entries behind it"
+        result.reasons.append(
+            f"group {result.group}: {one.name} was compared up to index {shared} only, {lacks}; audit without --agreement"
+        )
+    if first is None or first > limit:
         return
     damaged = [_name_damage(one, reference, first), _name_damage(reference, one, first)]
     if any(damaged):
@@ -203,11 +214,12 @@ def _check_against(result: GroupResult, one: Replica, reference: Replica, words:
         note_given_up(result, one, first, forced)
         return
     own, theirs = header_at(one.task(f"{0:020d}"), first), header_at(reference.task(f"{0:020d}"), first)
-    if own is not None and theirs is not None and own[1][3] != theirs[1][3] and first > one.known_commit:
+    assert own is not None and theirs is not None
+    if own[1][3] != theirs[1][3] and first > one.known_commit:
         one.stale_from = first
         return
     result.divergent[one.name] = first
-    _name_divergence(one, reference, first, own, words)
+    _name_divergence(one, reference, first, own, theirs)
 
 
 def _forced(one: Replica, reference: Replica, first: int) -> Mapping[str, object] | None:
@@ -226,13 +238,15 @@ def _forced(one: Replica, reference: Replica, first: int) -> Mapping[str, object
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """An entry that was read, and its recomputed words. `chain` is None if the word before it cannot be found."""
+    """An entry that was read, and its recomputed words. `chain` is None if the word before it cannot be found. `unread`: why its bytes
+    could not be read, which are then empty."""
 
     pos: int
     data: bytes
     fields: tuple[int, ...]
     body_crc: int
     chain: int | None
+    unread: str
 
 
 def _read(one: Replica, index: int) -> _Read | None:
@@ -241,21 +255,27 @@ def _read(one: Replica, index: int) -> _Read | None:
     if found is None:
         return None
     pos, fields = found
-    with open_file(f"{one.log}/data/{pos - pos % one.sizes[0]:020d}") as file:
-        # The size is not verified: it may exceed the file.
-        room = file.size - pos % one.sizes[0]
-        data = file.pread(max(min(fields[1], room), 0), pos % one.sizes[0])
+    data, unread = b"", ""
+    try:
+        with open_file(f"{one.log}/data/{pos - pos % one.sizes[0]:020d}") as file:
+            # The size is not verified: it may exceed the file.
+            data = file.pread(max(min(fields[1], file.size), 0), pos % one.sizes[0])
+    except OSError as error:
+        unread = str(error.strerror)
     # Before the very first entry, the task's seed comes from a begin file, or else from the log id.
     before = stored_chain(task, index - 1) if index > one.begin.index else task.seed
     body = crc(data[HEADER_BYTES:])
-    return _Read(pos, data, fields, body, None if before is None else crc(data[:36] + body.to_bytes(4, "big"), before))
+    return _Read(pos, data, fields, body, None if before is None else crc(data[:36] + body.to_bytes(4, "big"), before), unread)
 
 
 def _name_damage(one: Replica, other: Replica, index: int) -> bool:
-    """Read one entry and recompute both CRCs; report a finding if they do not match the stored words."""
+    """Read one entry and recompute both CRCs; report a finding if they do not match the stored words, or it cannot be read."""
     found = _read(one, index)
     if found is None:
         return False
+    if found.unread:
+        _name(one, other, index, found, "file.read", found.unread)
+        return True
     stored, body = found.fields[6], found.fields[7]
     if found.body_crc == body and found.chain in (None, stored):
         return False
@@ -282,16 +302,22 @@ def _name(one: Replica, other: Replica, index: int, found: _Read, rule: str, pro
     difference = bytewise.difference(found.data, theirs) if theirs is not None and len(theirs) == len(found.data) else None
     if difference is not None:
         start, end = start + difference[0], start + difference[1]
-    one.flaws.append(Flaw(rule, one.shown(f"{one.log_folder}/data/{base:020d}"), index, start, end, proof))
+    flaw = Flaw(rule, one.shown(f"{one.log_folder}/data/{base:020d}"), index, start, end, proof)
+    if flaw not in one.flaws:
+        # Every other replica is compared with a damaged reference.
+        one.flaws.append(flaw)
 
 
-def _name_divergence(one: Replica, reference: Replica, index: int, own: tuple[int, tuple[int, ...]] | None, words: _Words) -> None:
-    pos, size = (own[0], own[1][1]) if own is not None else (one.filled[-1].base, 0)
+def _name_divergence(
+    one: Replica, reference: Replica, index: int, own: tuple[int, tuple[int, ...]], theirs: tuple[int, tuple[int, ...]]
+) -> None:
+    """Report the first entry that differs. `own` and `theirs`: its position and header on both replicas."""
+    pos, fields = own
     base = pos - pos % one.sizes[0]
     rule = bytewise.relation(_contents(one, index), _contents(reference, index))
-    proof = f"the chain CRC is {words.at(one.name, index) or 0:08x}, that of the majority {words.at(reference.name, index) or 0:08x}"
+    proof = f"the chain CRC is {fields[6]:08x}, that of the majority {theirs[1][6]:08x}"
     file = one.shown(f"{one.log_folder}/data/{base:020d}")
-    one.flaws.append(Flaw(rule, file, index, pos - base, pos - base + size, proof))
+    one.flaws.append(Flaw(rule, file, index, pos - base, pos - base + fields[1], proof))
 
 
 def _contents(one: Replica, index: int) -> list[int]:
@@ -299,8 +325,6 @@ def _contents(one: Replica, index: int) -> list[int]:
     task = one.task(f"{0:020d}")
     found = [header_at(task, each) for each in range(index, index + bytewise.LOOK_AHEAD)]
     places = [(pos, fields[1]) for pos, fields in (each for each in found if each is not None)]
-    if not places:
-        return []
     base = places[0][0] - places[0][0] % one.sizes[0]
     inside = [(pos - base, size) for pos, size in places if pos < base + one.sizes[0]]
     columns = np.array(inside, np.int64).reshape(-1, 2)

@@ -22,20 +22,29 @@ READ_BYTES = 4 << 20
 
 
 def manifest_of(directory: str) -> dict[str, Any] | None:
-    """The manifest of a backup; None if there is no backup, or its manifest is damaged. Raises OSError."""
+    """The manifest of a backup; None if there is no backup, or its manifest is not as docs/format.md §15 says. Raises OSError."""
     value = None if is_remote(directory) else read_sealed_json(f"{directory}/{MANIFEST}")
-    if value is None or value.get("v") != 1 or not isinstance(value.get("files"), dict):
-        return None
-    return value
+    return value if value is not None and _is_manifest(value) else None
+
+
+def _is_manifest(value: dict[str, Any]) -> bool:
+    files, groups = value.get("files"), value.get("groups")
+    if value.get("v") != 1 or not isinstance(groups, dict) or not isinstance(files, dict):
+        return False
+    return all(path.isprintable() and isinstance(facts, dict) and _are_facts(facts) for path, facts in files.items())
+
+
+def _are_facts(facts: dict[str, Any]) -> bool:
+    size = facts.get("bytes")
+    return type(size) is int and size >= 0 and isinstance(facts.get("sha256"), str)
 
 
 def _files(task: LogFile) -> list[tuple[str, dict[str, Any]]]:
     """Paths and facts of the files that belong to the task's broker group or to the node, in order."""
     directory, group = os.path.split(task.root)
-    manifest = manifest_of(directory)
-    files = {} if manifest is None else manifest["files"]
-    others = {str(name) for name in (manifest or {}).get("groups", ())} - {group}
-    return sorted((path, facts) for path, facts in files.items() if path.partition("/")[0] not in others and isinstance(facts, dict))
+    manifest = manifest_of(directory) or {"files": {}, "groups": {}}
+    others = manifest["groups"].keys() - {group}
+    return sorted((path, facts) for path, facts in manifest["files"].items() if path.partition("/")[0] not in others)
 
 
 def backup_looks(task: LogFile) -> list[str]:
@@ -46,19 +55,20 @@ def backup_looks(task: LogFile) -> list[str]:
 def check_backup(task: LogFile) -> list[Flaw]:
     """Run one of `backup_looks`, named by the task: compare a file's size and digest with the manifest."""
     path, facts = _files(task)[task.base]
+    size = facts["bytes"]
     try:
         with open_file(f"{os.path.dirname(task.root)}/{path}") as file:
-            if file.size != facts.get("bytes"):
-                bounds = sorted((file.size, int(facts.get("bytes") or 0)))
-                return [Flaw("backup.file", path, None, bounds[0], bounds[1], f"{file.size} bytes instead of {facts.get('bytes')}")]
+            if file.size != size:
+                proof = f"{file.size} bytes instead of {size}"
+                return [Flaw("backup.file", path, None, min(file.size, size), max(file.size, size), proof)]
             whole = hashlib.sha256()
-            for offset in range(0, file.size, READ_BYTES):
-                whole.update(file.pread(min(READ_BYTES, file.size - offset), offset))
-            if whole.hexdigest() != facts.get("sha256"):
-                proof = f"SHA-256 {whole.hexdigest()[:16]}…, the manifest says {str(facts.get('sha256'))[:16]}…"
-                return [Flaw("backup.file", path, None, 0, file.size, proof)]
+            for offset in range(0, size, READ_BYTES):
+                whole.update(file.pread(min(READ_BYTES, size - offset), offset))
+            if whole.hexdigest() != facts["sha256"]:
+                proof = f"SHA-256 {whole.hexdigest()[:16]}…, the manifest says {facts['sha256'][:16]}…"
+                return [Flaw("backup.file", path, None, 0, size, proof)]
     except FileNotFoundError:
-        return [Flaw("backup.missing", path, None, 0, int(facts.get("bytes") or 0), "the manifest names it")]
+        return [Flaw("backup.missing", path, None, 0, size, "the manifest names it")]
     except OSError as error:
-        return [Flaw("file.read", path, None, 0, int(facts.get("bytes") or 0), f"{error.strerror}")]
+        return [Flaw("file.read", path, None, 0, size, f"{error.strerror}")]
     return []

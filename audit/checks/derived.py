@@ -122,10 +122,8 @@ class IndexCheck:
                 self._add("index.missing", int(index[at]), 0, INDEX_UNIT_BYTES, "the unit was never written", torn=True)
             else:
                 start, stop = differing(has, wants)
-                place = int(index[at]) * INDEX_UNIT_BYTES % task.index_file_bytes
                 proof = f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}"
-                torn = bytewise.cut_by_sector(has, wants, place) or _of_replaced(stored[at], wanted[at])
-                self._add("index.unit", int(index[at]), start, stop, proof, torn=torn)
+                self._add("index.unit", int(index[at]), start, stop, proof, torn=_of_replaced(stored[at], wanted[at]))
 
     def _add(self, rule: str, index: int, start: int, stop: int, proof: str, torn: bool = False) -> None:
         place = index * INDEX_UNIT_BYTES
@@ -143,7 +141,7 @@ def near_each_other(numbers: I64) -> Iterator[I64 | slice]:
     if low >= 0 and high - low <= len(numbers) + REACH_MAX:
         yield slice(None)
         return
-    order = np.argsort(numbers, kind="stable")
+    order = np.argsort(numbers)
     order = order[numbers[order] >= 0]
     groups = np.split(order, np.flatnonzero(np.diff(numbers[order]) > REACH_MAX) + 1)
     yield from (np.sort(group) for group in groups if len(group))
@@ -191,7 +189,7 @@ class QueueCheck:
             if run is None:
                 first = clean.index + found.first_row, ordinal + found.first_row, start + found.first_at
                 name = found.topic.decode("utf-8", "replace")
-                run = self._runs[key] = QueueRun(name, found.queue, found.first, found.first - 1, 0, *first)
+                run = self._runs[key] = QueueRun(name, found.queue, found.first, found.last, 0, *first)
             run.last, run.count = found.last, run.count + found.count
             run.last_index, run.last_ordinal, run.last_at = clean.index + found.last_row, ordinal + found.last_row, start + found.last_at
             run.filed_offset, run.filed_index = run.last, run.last_index

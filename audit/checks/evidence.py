@@ -21,7 +21,7 @@ from ledgermq.audit.reading.begin import LITE
 from ledgermq.audit.reading.decode import QUEUE_UNIT_BYTES, SLOT_FILE_BYTES
 from ledgermq.audit.reading.files import size_of
 from ledgermq.audit.reading.lookup import header_at
-from ledgermq.audit.state.derive import NEWEST, StateReport
+from ledgermq.audit.state.derive import EMPTY, NEWEST, StateReport
 
 
 def is_int(value: dict[str, object], key: str) -> bool:
@@ -150,7 +150,7 @@ def check_snapshot(one: Replica) -> None:
         one.flaw("snapshot.log", path, f"the snapshot belongs to log {value.get('log_id')}, the replica to {one.log_id}")
     if index > one.last_index:
         # If the log lost its end, the snapshot may be right up to the last known end of the log.
-        lost = one.lost_end if index <= max((known for known, _ in one.known_ends), default=-1) else None
+        lost = one.lost_end if any(index <= known for known, _ in one.known_ends) else None
         proof = f"index {index} is applied, the log ends with {one.last_index}"
         place = one.shown(path), None, 0, 0
         one.flaws.append(Flaw("snapshot.log", *place, proof, torn=True, measures=() if lost is None else (lost,)))
@@ -160,6 +160,8 @@ def check_snapshot(one: Replica) -> None:
             one.flaw("snapshot.log", path, f"the log says {_point(found)}, the snapshot {_point((term, end_pos, chain))}", index=index)
         elif not one.lost_entries and not (one.state is not None and one.state.derived):
             _check_next_offsets(one, index, value.get("queues"))
+    elif (index, term, end_pos, chain) != EMPTY and not _is_refuted(one, path):
+        one.flaw("snapshot.log", path, f"it has no entry, but index {index}, {_point((term, end_pos, chain))}")
 
 
 def check_state(one: Replica) -> None:
@@ -194,20 +196,20 @@ def _check_kept_units(one: Replica) -> None:
 def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
     """The snapshot's next offset of every queue counts its messages up to the applied index."""
     told = {
-        (topic, int(queue)): offset
+        (topic, queue): offset
         for topic, by_queue in (queues.items() if isinstance(queues, dict) else ())
         for queue, offset in (by_queue.items() if isinstance(by_queue, dict) else ())
     }
     # Trimmed messages are counted by the minimum; the log continues the count.
-    wanted: dict[tuple[str, int], int] = {key: low.offset for key, low in one.lows.items()}
+    wanted = {(topic, str(queue)): low.offset for (topic, queue), low in one.lows.items()}
     for report in one.filled:
         if report.last_index is not None and report.last_index <= applied:
-            wanted.update({(run.topic, run.queue): run.last + 1 for run in report.queues})
+            wanted.update({(run.topic, str(run.queue)): run.last + 1 for run in report.queues})
         elif report.first_index is not None and report.first_index <= applied:
             for piece in Scan(one.task(f"{report.base:020d}")).columns():
                 for at in np.flatnonzero(piece.sound & (piece.index <= applied)).tolist():
                     topic = piece.topics[int(piece.topic_of[at])].decode("utf-8", "replace")
-                    wanted[topic, int(piece.queue[at])] = int(piece.queue_offset[at]) + 1
+                    wanted[topic, str(piece.queue[at])] = int(piece.queue_offset[at]) + 1
     for key in sorted({*told, *wanted}):
         if LITE in key[0] and key not in told:
             # A lite topic vanishes when none of its messages is kept, even while the log still has them.
@@ -221,14 +223,13 @@ def same_snapshots(replicas: Sequence[Replica]) -> None:
     """Snapshots of one version at one index are equal, including older ones. A snapshot that was verified against its own log is not
     compared. One that its log contradicts is not a reference for others. The first snapshot of a new version may know less than that of
     another node."""
-    by_index: dict[tuple[int, object], list[tuple[Replica, str]]] = {}
+    by_index: dict[tuple[int, str], list[tuple[Replica, str]]] = {}
     for one in replicas:
         for file, value in one.snapshots.items():
             derived = one.state is not None and file in one.state.compared
-            refuted = any(flaw.rule.startswith("snapshot.") and flaw.file == one.shown(file) for flaw in one.flaws)
-            alone = derived or refuted or (one.upgraded and file == NEWEST)
+            alone = derived or _is_refuted(one, file) or (one.upgraded and file == NEWEST)
             if is_int(value, "applied_index") and not alone:
-                by_index.setdefault((int(value["applied_index"]), value.get("v")), []).append((one, file))
+                by_index.setdefault((int(value["applied_index"]), str(value.get("v"))), []).append((one, file))
     for (index, _), ones in by_index.items():
         texts = _comparable([one.snapshots[file] for one, file in ones], older=any(file != NEWEST for _, file in ones))
         usual = Counter(texts).most_common(1)[0][0]
@@ -238,12 +239,17 @@ def same_snapshots(replicas: Sequence[Replica]) -> None:
                 one.flaw("snapshot.same", file, proof, 0, size_of(f"{one.root}/{file}"), index)
 
 
+def _is_refuted(one: Replica, file: str) -> bool:
+    """Whether a snapshot contradicts the log of its replica."""
+    return any(flaw.rule.startswith("snapshot.") and flaw.file == one.shown(file) for flaw in one.flaws)
+
+
 def _comparable(snapshots: Sequence[Mapping[str, Any]], *, older: bool) -> list[str]:
-    """The keys that must be equal. How far back a snapshot remembers lapsed leases depends on when its node was upgraded: with an older
-    snapshot among them, lapsed leases are compared only if that is equal."""
+    """The keys that must be equal, in the order of sealed texts. How far back a snapshot remembers lapsed leases depends on when its node
+    was upgraded: with an older snapshot among them, lapsed leases are compared only if that is equal."""
     since = {json.dumps(value["lapsed"].get("since")) if isinstance(value.get("lapsed"), dict) else "" for value in snapshots}
     left_out = {"lapsed"} if older and len(since) > 1 else set()
-    return [json.dumps({key: each for key, each in value.items() if key not in left_out}, sort_keys=True) for value in snapshots]
+    return [json.dumps({key: each for key, each in value.items() if key not in left_out}) for value in snapshots]
 
 
 def dispatched_too_far(replicas: Sequence[Replica], compared: int) -> None:

@@ -10,6 +10,7 @@ import os
 
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.columns import RAFT_TOPIC
 from ledgermq.audit.reading.decode import (
     ENTRY_BYTES_MIN,
@@ -56,8 +57,8 @@ def _begin(task: LogFile, base: int, path: str) -> LogReport:
             report.length = file.size
             if file.size != task.data_file_bytes:
                 proof = f"{file.size} bytes instead of {task.data_file_bytes}"
-                bounds = sorted((file.size, task.data_file_bytes))
-                report.flaws.append(Flaw("file.length", report.file, None, bounds[0], bounds[1], proof))
+                bounds = min(file.size, task.data_file_bytes), max(file.size, task.data_file_bytes)
+                report.flaws.append(Flaw("file.length", report.file, None, *bounds, proof))
             head = file.pread(HEADER_BYTES + RECORD_FIXED_BYTES, 0)
             if len(head) < HEADER_BYTES + RECORD_FIXED_BYTES or not any(head):
                 # Allocated ahead, or truncated, which was reported above.
@@ -80,41 +81,35 @@ def _end(task: LogFile, report: LogReport, last: int) -> None:
     """The last entry of a file: found by its index unit, with the content of its header."""
     assert report.first_index is not None
     found = header_at(task, last)
-    if found is None and last == report.first_index and _is_empty(task, last):
+    if found is not None and report.base <= found[0] < report.base + task.data_file_bytes:
+        pos, fields = found
+        report.last_term, report.last_chain, report.end = fields[3], fields[6], pos + fields[1] - report.base
+    else:
+        start = last * INDEX_UNIT_BYTES
+        place = start % task.index_file_bytes
+        at = f"{os.path.basename(task.root)}/{task.log_folder}/index/{start - place:020d}", last, place, place + INDEX_UNIT_BYTES
+        try:
+            unit = read_space(task.index_directory, task.index_file_bytes, start, start + INDEX_UNIT_BYTES)
+        except OSError as error:
+            report.flaws.append(Flaw("file.read", *at, f"{error.strerror}"))
+            return
+        if any(unit) or last != report.first_index:
+            proof = "the unit does not lead to the last entry of its log file: one of them is damaged"
+            report.flaws.append(Flaw("index.unit", *at, proof, torn=not any(unit) or _leads_to_unwritten(task, unit)))
+            return
         # After a kill the last file may lack all its units: its first entry is known independently.
-        report.entries, report.last_index, report.last_intact_index = 1, last, last
-        report.last_term, report.end, report.ending = report.first_term, report.first_size, "zero"
-        report.last_chain = report.first_chain
-        return
-    if found is None or not report.base <= found[0] < report.base + task.data_file_bytes:
-        size = task.index_file_bytes
-        file = f"{os.path.basename(task.root)}/{task.log_folder}/index/{last * 32 - last * 32 % size:020d}"
-        place = last * 32 % size
-        proof = "the unit does not lead to the last entry of its log file: one of them is damaged"
-        torn = _is_empty(task, last) or _leads_to_unwritten(task, last)
-        report.flaws.append(Flaw("index.unit", file, last, place, place + 32, proof, torn))
-        return
-    pos, fields = found
-    report.entries = last - report.first_index + 1
+        report.last_term, report.last_chain, report.end = report.first_term, report.first_chain, report.first_size
+    report.entries, report.ending = last - report.first_index + 1, "blank"
     report.last_index = report.last_intact_index = last
-    report.last_term, report.last_chain = fields[3], fields[6]
-    report.end, report.ending = pos + fields[1] - report.base, "blank"
 
 
-def _is_empty(task: LogFile, index: int) -> bool:
-    """Whether the unit of an entry was never written, or its file does not exist."""
-    place = index * INDEX_UNIT_BYTES
-    return not any(read_space(task.index_directory, task.index_file_bytes, place, place + INDEX_UNIT_BYTES))
-
-
-def _leads_to_unwritten(task: LogFile, index: int) -> bool:
-    """Whether the log sector to which the unit of an entry points was never written, as after a power cut."""
-    start = index * INDEX_UNIT_BYTES
-    unit = read_space(task.index_directory, task.index_file_bytes, start, start + INDEX_UNIT_BYTES)
-    pos = int.from_bytes(unit[4:12], "big", signed=True)
-    if len(unit) < INDEX_UNIT_BYTES or pos < 0:
+def _leads_to_unwritten(task: LogFile, unit: bytes) -> bool:
+    """Whether the log sector to which a unit points was never written, as after a power cut."""
+    if len(unit) < INDEX_UNIT_BYTES:
         return False
-    header = read_space(f"{task.root}/{task.log_folder}/data", task.data_file_bytes, pos, pos + HEADER_BYTES)
+    pos = int.from_bytes(unit[4:12], "big")
+    start = pos % task.data_file_bytes
+    header = bytewise.read(f"{task.root}/{task.log_folder}/data/{pos - start:020d}", start, start + HEADER_BYTES) or b""
     edge = SECTOR - pos % SECTOR
     return any(part and not any(part) for part in (header[:edge], header[edge:]))
 
@@ -134,7 +129,7 @@ def _last_by_units(task: LogFile, first: int) -> int:
 def _elections_from(task: LogFile, first: int, last: int) -> int | None:
     """The first entry of the election records at the end of the log; None if the last entry is not an election record."""
     tail = None
-    for index in range(last, max(first, last - TAIL_MAX) - 1, -1):
+    for index in range(last, max(first - 1, last - TAIL_MAX), -1):
         found = header_at(task, index)
         if found is None or found[1][5] != 0 or record_at(task, found[0], found[1][1])[0] != RAFT_TOPIC:
             break
@@ -143,11 +138,14 @@ def _elections_from(task: LogFile, first: int, last: int) -> int | None:
 
 
 def record_at(task: LogFile, pos: int, size: int) -> tuple[bytes, bytes]:
-    """The stored topic, if its name is short, and the body of an entry."""
+    """The stored topic, if its name is short, and the body of an entry; empty if they cannot be read."""
     base = pos - pos % task.data_file_bytes
-    with open_file(f"{task.root}/{task.log_folder}/data/{base:020d}") as file:
-        # The size is not verified: it may exceed the file.
-        entry = file.pread(max(min(size, file.size - (pos - base)), 0), pos - base)
+    try:
+        with open_file(f"{task.root}/{task.log_folder}/data/{base:020d}") as file:
+            # The size is not verified: it may exceed the file.
+            entry = file.pread(max(min(size, file.size), 0), pos - base)
+    except OSError:
+        return b"", b""
     body_at = HEADER_BYTES + RECORD_FIXED_BYTES
     at = body_at + int.from_bytes(entry[body_at - LENGTH_BYTES : body_at], "big")
     return (entry[at + 1 : at + 1 + entry[at]] if at < len(entry) else b""), entry[body_at:at]

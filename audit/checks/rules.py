@@ -131,7 +131,7 @@ RULES = _table(
     keyindex.filter      | wrong-derived | a filter is the one that the units of its file make
     backup.file          | bit-rot       | a file of a backup has the length and the digest that its manifest gives
     backup.missing       | missing       | a backup has every file that its manifest names
-    backup.json          | bit-rot       | the manifest of a backup has the checksum it claims
+    backup.json          | bit-rot       | the manifest of a backup has the checksum and the keys it claims
     witness.fork         | divergence    | the log tree of a replica is the one that witnesses cosigned
     witness.missing      | missing       | the replicas have every sealed file that witnesses cosigned
     witness.log          | divergence    | the log of a group is the one that witnesses know

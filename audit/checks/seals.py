@@ -87,14 +87,14 @@ def _records(result: GroupResult, limit: int) -> Iterator[Mapping[str, object]]:
             value = json.loads(_usual(bodies))
             if isinstance(value, dict):
                 yield value
-    by_file: dict[object, Counter[str]] = {}
+    by_file: dict[str, Counter[str]] = {}
     for one in result.replicas:
         snapshot = one.snapshot or {}
         applied, retained = snapshot.get("applied_index"), snapshot.get("retained")
         seals = retained.get("seals") if isinstance(retained, dict) and isinstance(applied, int) and applied <= limit else None
         for value in seals if isinstance(seals, list) else ():
             if isinstance(value, dict):
-                by_file.setdefault(value.get("base"), Counter())[json.dumps(value, sort_keys=True)] += 1
+                by_file.setdefault(str(value.get("base")), Counter())[json.dumps(value, sort_keys=True)] += 1
     yield from (json.loads(text) for text in map(_usual, by_file.values()) if text)
 
 

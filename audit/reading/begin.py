@@ -89,7 +89,7 @@ def lows(snapshot: Mapping[str, Any] | None) -> dict[tuple[str, int], Low]:
     found = {}
     for topic, queues in table.items() if isinstance(table, dict) else ():
         for queue, value in queues.items() if isinstance(queues, dict) else ():
-            if isinstance(value, list) and len(value) == 2 and isinstance(value[0], int):
+            if queue.isdecimal() and isinstance(value, list) and len(value) == 2 and isinstance(value[0], int):
                 found[topic, int(queue)] = Low(value[0], None if value[1] is None else _unit(value[1]))
     return found
 

@@ -150,9 +150,7 @@ class Writer:
         """Write all files as a node leaves them. `committed`: the last dispatched entry; `mark`: the synced index."""
         committed = len(self.entries) - 1 if committed is None else committed
         marked = self.entries[len(self.entries) - 1 if mark is None else mark] if self.entries else None
-        self.write_space(self.log / "data", bytes(self.space), self.data_bytes, ahead=True)
-        units = b"".join(struct.pack(">iqiqq", 1, e.pos, e.size, e.index, e.term) for e in self.entries)
-        self.write_space(self.log / "index", units, self.index_bytes)
+        self.write_log()
         self.write_queues(committed)
         point = (marked.term, marked.index, marked.pos + marked.size, marked.chain) if marked else (-1, -1, 0, self.seed)
         body = self.log_id.encode() + struct.pack(">iqqqI", 0, *point)
@@ -165,6 +163,13 @@ class Writer:
             (self.root / "abort").write_text("123")
         if snapshot and committed >= 0:
             self.write_snapshot(committed)
+        return self
+
+    def write_log(self) -> Writer:
+        """Write log files and index files alone."""
+        self.write_space(self.log / "data", bytes(self.space), self.data_bytes, ahead=True)
+        units = b"".join(struct.pack(">iqiqq", 1, e.pos, e.size, e.index, e.term) for e in self.entries)
+        self.write_space(self.log / "index", units, self.index_bytes)
         return self
 
     def begin_of(self, file: int) -> Placed:

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from ledgermq.audit.checks import backups
+from ledgermq.audit.checks.backups import backup_looks, check_backup
+from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.report import as_text
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import CLUSTER, STORAGE, Message, Writer, membership, sealed
@@ -150,3 +154,93 @@ def test_old_backups_do_not_say_who_belongs_to_a_group(tmp_path: Path) -> None:
     result = run([*(tmp_path / "nodes" / name for name in ("n1", "n2", "n4")), *backups])
     assert result.groups[0].voters == ("n1", "n2", "n4"), as_text(result)
     assert result.compared == len(changed) - 1
+
+
+def test_a_manifest_that_says_nonsense(tmp_path: Path) -> None:
+    """With a checksum that agrees: one finding about the manifest, also if it says nothing of a file that it names."""
+    backup = write_backup(tmp_path, history(6, 10))
+    path = backup / "backup.json"
+    value = json.loads(path.read_bytes())
+    del value["crc32c"]
+    node = value["files"]["node.json"]
+    wrong_facts = [[], *({**node, **facts} for facts in ({"bytes": "x"}, {"bytes": None}, {"bytes": -1}, {"bytes": True}, {"sha256": 7}))]
+    wrong_files = [[], *({**value["files"], **more} for more in ({"no\0.json": node}, *({"node.json": facts} for facts in wrong_facts)))]
+    for wrong in ({"v": 2}, {"groups": 5}, {"groups": None}, *({"files": files} for files in wrong_files)):
+        path.write_bytes(sealed({**value, **wrong}))
+        result = run([backup])
+        proof = "the text does not have the checksum or the keys it should have"
+        flaw = Flaw("backup.json", "backup.json", None, 0, path.stat().st_size, proof)
+        assert [(found.replica, found.klass, found.flaw) for found in result.findings] == [("n1:backup", "bit-rot", flaw)], as_text(result)
+
+
+BODY = bytes(range(10))
+
+
+def write_files(base: Path, *paths: str, groups: tuple[str, ...] = ("g1",), size: int | None = None) -> list[LogFile]:
+    """Files with `BODY`, a manifest that gives them that body, and a length of `size`. Returns the tasks of the looks of group g1."""
+    told = {}
+    for path in paths:
+        (base / path).parent.mkdir(parents=True, exist_ok=True)
+        (base / path).write_bytes(BODY)
+        told[path] = {"bytes": len(BODY) if size is None else size, "sha256": hashlib.sha256(BODY).hexdigest()}
+    (base / "backup.json").write_bytes(sealed({"v": 1, "groups": {name: {} for name in groups}, "files": told}))
+    task = LogFile(f"{base}/g1", "g1", "n1:backup", "", "dledger-n1", f"{0:020d}", 1, 1, 1)
+    return [replace(task, name=name) for name in backup_looks(task)]
+
+
+def test_every_file_of_the_group_and_of_the_node_is_looked_at(tmp_path: Path) -> None:
+    """Not those of other groups, of which each has its own looks."""
+    tasks = write_files(tmp_path, "node.json", "g2/b", "g1/a", "g3", "controller/g2", "g1/g2/c", groups=("g1", "g2", "g3"))
+    for path in ("node.json", "g1/a", "controller/g2", "g1/g2/c", "g2/b", "g3"):
+        (tmp_path / path).unlink()
+    told = [flaw for task in tasks for flaw in check_backup(task)]
+    assert told == [
+        Flaw("backup.missing", path, None, 0, len(BODY), "the manifest names it")
+        for path in ("controller/g2", "g1/a", "g1/g2/c", "node.json")
+    ]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 10, 11])
+def test_a_file_has_the_bytes_of_the_manifest(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever one differs, and in whatever pieces it is read, which are no longer than the file."""
+    asked: list[int] = []
+    monkeypatch.setattr(backups, "READ_BYTES", chunk)
+    opened = backups.open_file
+
+    def open_file(path: str) -> Any:
+        file = opened(path)
+        read = file.pread
+
+        def pread(size: int, offset: int) -> bytes:
+            asked.append(size)
+            return read(size, offset)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(file, "pread", pread)
+        return file
+
+    monkeypatch.setattr(backups, "open_file", open_file)
+    (task,) = write_files(tmp_path, "g1/a")
+    assert check_backup(task) == [] and sum(asked) == len(BODY) and max(asked) == min(chunk, len(BODY))
+    for place in range(len(BODY)):
+        data = bytearray(BODY)
+        data[place] ^= 1
+        (tmp_path / "g1" / "a").write_bytes(data)
+        (flaw,) = check_backup(task)
+        proof = f"SHA-256 {hashlib.sha256(data).hexdigest()[:16]}…, the manifest says {hashlib.sha256(BODY).hexdigest()[:16]}…"
+        assert flaw == Flaw("backup.file", "g1/a", None, 0, len(BODY), proof)
+
+
+@pytest.mark.parametrize("size", [0, 9, 11])
+def test_a_file_has_the_length_of_the_manifest(tmp_path: Path, size: int) -> None:
+    """The bytes between both lengths are concerned."""
+    (task,) = write_files(tmp_path, "g1/a", size=size)
+    assert check_backup(task) == [Flaw("backup.file", "g1/a", None, *sorted((size, 10)), f"10 bytes instead of {size}")]
+
+
+def test_a_file_of_a_backup_that_cannot_be_read(tmp_path: Path) -> None:
+    """As a disk that fails, here below a file in the place of a folder."""
+    (task,) = write_files(tmp_path, "g1/a/b")
+    (tmp_path / "g1" / "a" / "b").unlink()
+    (tmp_path / "g1" / "a").rmdir()
+    (tmp_path / "g1" / "a").touch()
+    assert check_backup(task) == [Flaw("file.read", "g1/a/b", None, 0, len(BODY), "Not a directory")]

@@ -117,6 +117,26 @@ def test_identities_that_say_nonsense(tmp_path: Path, values: dict[str, object],
     assert any(line.startswith("bit-rot n2 g1/identity.json ") for line in text_of(capsys)[0])
 
 
+def test_snapshots_that_say_nonsense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a checksum that agrees: a finding about the snapshot. An unknown version is not judged; a quick comparison reads neither."""
+    write_cluster(tmp_path, history(3, 5))
+    path = tmp_path / "n2" / "g1" / "state" / "snapshot"
+    sound = path.read_bytes()
+    for values, rule in (
+        ({"queues": {"t": {"x": 1}}}, "snapshot.queues"),
+        ({"applied_index": -5}, "snapshot.log"),
+        ({"retained": {"seals": [{"base": []}]}}, "snapshot.same"),
+        ({"v": []}, None),
+    ):
+        path.write_bytes(sound)
+        reseal(path, **values)
+        assert command(*nodes(tmp_path)) == (2 if rule is None else 1)
+        told = {(*line.split()[1:3], line.split("rule=")[1]) for line in text_of(capsys)[0] if " rule=" in line}
+        assert told == ({("n2", "g1/state/snapshot", rule)} if rule else set())
+        assert run(["audit", *map(str, nodes(tmp_path)), "--agreement", "--engine", "local"]) == 0
+        text_of(capsys)
+
+
 REPLICA_FILES = (
     "node.json",
     "g1/identity.json",
