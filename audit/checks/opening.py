@@ -140,7 +140,7 @@ def _check_node(directory: str, replicas: list[Replica]) -> None:
     """node.json concerns all groups of the directory; its flaws are reported once, with the first group."""
     first = replicas[0]
     if first.is_backup and manifest_of(directory) is None:
-        proof = "the text does not have the checksum or the keys it should have"
+        proof = "the text does not have the checksum or the content it should have"
         first.flaws.append(Flaw("backup.json", MANIFEST, None, 0, size_of(f"{directory}/{MANIFEST}"), proof))
     before = len(first.flaws)
     node = _json(first, f"{directory}/node.json", "identity.json", "node.json", "identity.missing", [NODE_KEYS])

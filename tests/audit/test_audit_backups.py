@@ -168,7 +168,7 @@ def test_a_manifest_that_says_nonsense(tmp_path: Path) -> None:
     for wrong in ({"v": 2}, {"groups": 5}, {"groups": None}, *({"files": files} for files in wrong_files)):
         path.write_bytes(sealed({**value, **wrong}))
         result = run([backup])
-        proof = "the text does not have the checksum or the keys it should have"
+        proof = "the text does not have the checksum or the content it should have"
         flaw = Flaw("backup.json", "backup.json", None, 0, path.stat().st_size, proof)
         assert [(found.replica, found.klass, found.flaw) for found in result.findings] == [("n1:backup", "bit-rot", flaw)], as_text(result)
 

@@ -183,7 +183,7 @@ def test_the_types_of_an_identity(node: Writer) -> None:
 def test_whose_identity_is_wrong(node: Writer, backup: bool) -> None:
     """The log belongs to the node in the name of its folder, and an identity that names another one is wrong, also in a backup."""
     if backup:
-        put(node.node_dir / "backup.json", {"v": 1, "files": {}})
+        put(node.node_dir / "backup.json", {"v": 1, "groups": {}, "files": {}})
     for replica, named, group in product(("n1", "n2"), ("n1", "n2", "n3"), ("g1", "g2")):
         change(node.root / "identity.json", replica=replica, group=group)
         change(node.node_dir / "node.json", node=named)
@@ -238,7 +238,7 @@ def test_flaws_of_the_node_are_those_of_its_first_group(tmp_path: Path) -> None:
 
 def test_the_manifest_of_a_backup(node: Writer) -> None:
     """Only that of a backup is read, and a damaged one is a flaw of all its bytes."""
-    for raw, good in ((sealed({"v": 1, "files": {}}), True), (sealed({"v": 2, "files": {}}), False), (b"{}", False)):
+    for raw, good in ((sealed({"v": 1, "groups": {}, "files": {}}), True), (sealed({"v": 2, "groups": {}, "files": {}}), False), (b"{}", False)):
         put(node.node_dir / "backup.json", raw)
         assert told(opened(node)) == ([] if good else [f"backup.json backup.json 0-{len(raw)}"])
         assert (opened(node).is_backup, told(opened(node, FOREVER))) == (True, [])
