@@ -158,6 +158,7 @@ class Scan:
             file = open_file(self.task.path)
         except OSError as error:
             self._unreadable(error)
+            self._finish()
             return
         try:
             digests = bytewise.Digests(self._kernel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.audit.checks import scan
 from ledgermq.audit.reading import files
 from ledgermq.cli import run
 from tests.audit import log_writer
@@ -248,3 +250,21 @@ def test_records_that_no_node_writes(
         writer.finish(snapshot=False)
     assert command(*nodes(tmp_path)) == status
     assert {line.rpartition("rule=")[2] for line in text_of(capsys)[0] if " rule=" in line} == rules
+
+
+@pytest.mark.parametrize("base", [0, 8192, 16384])
+def test_a_log_file_that_cannot_be_opened_is_a_finding(
+    tmp_path: Path, base: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also the last one, which has no entry yet, and after an unclean stop."""
+    write_cluster(tmp_path, history(3), clean=False, mark=20)
+    file = f"g1/dledger-n2/data/{base:020d}"
+
+    def opened(path: str) -> files.AnyFile:
+        if path.endswith(file):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return files.open_file(path)
+
+    monkeypatch.setattr(scan, "open_file", opened)
+    assert command(*nodes(tmp_path)) == 1
+    assert f"bit-rot n2 {file} entry=- bytes=0-0 rule=file.read" in text_of(capsys)[0]
