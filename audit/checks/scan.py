@@ -273,7 +273,8 @@ class Scan:
         body_crcs = self._body_crcs(piece)
         inputs = chain_inputs(rows, body_crcs)
         previous = self._chain if piece.joined else self._hint(piece.start, int(piece.rows["index"][0]))
-        index, header_flawed = self._check_headers(piece)
+        begins = previous is not None and crc(inputs[:40], previous) == int(rows["chain_crc"][0])
+        index, header_flawed = self._check_headers(piece, begins)
         intact, proven = self._check_chain(piece, index, body_crcs, inputs, previous, header_flawed)
         if not report.entries:
             report.first_index, report.first_term = int(index[0]), int(rows["term"][0])
@@ -316,10 +317,10 @@ class Scan:
         place = piece.start + int(piece.offsets[at])
         self._flaws.append(Flaw(rule, self.task.shown, index, place + start, place + end, proof, torn))
 
-    def _check_headers(self, piece: Piece) -> tuple[I64, Flags]:
+    def _check_headers(self, piece: Piece, begins: bool) -> tuple[I64, Flags]:
         """The indexes that the entries must have, and which headers have a field that is wrong by itself."""
         rows, count, sizes = piece.rows, piece.count, piece.sizes
-        index = self._true_indexes(piece)
+        index = self._true_indexes(piece, begins)
         pos = self.task.base + piece.start + piece.offsets
         checks = (
             ("entry.magic", 0, 4, rows["magic"], np.full(len(rows), ENTRY_MAGIC)),
@@ -339,8 +340,9 @@ class Scan:
             self._flaw(piece, at, int(index[at]), "entry.room", 0, int(sizes[at]), "the entry leaves no room for a blank")
         return index, flawed
 
-    def _true_indexes(self, piece: Piece) -> I64:
-        """The correct index fields: they count up by one; a deviation of a single field is an error, a lasting jump is a gap."""
+    def _true_indexes(self, piece: Piece, begins: bool) -> I64:
+        """The correct index fields: they count up by one; a deviation of a single field is an error, a lasting jump is a gap. Of two fields
+        alone the first one is right if the chain leads to its entry (`begins`)."""
         index: I64 = piece.rows["index"].astype(np.int64)
         total = len(index)
         last = self.report.last_index
@@ -349,7 +351,7 @@ class Scan:
                 index[0] = last + 1
             elif index[0] != last + 1:
                 self._jump(piece, 0, last + 1, int(index[0]))
-        elif total > 1 and index[0] + 1 != index[1] and (total == 2 or index[1] + 1 == index[2]):
+        elif total > 1 and index[0] + 1 != index[1] and (index[1] + 1 == index[2] if total > 2 else not begins):
             index[0] = index[1] - 1
         for at in (np.flatnonzero(np.diff(index) != 1) + 1).tolist():
             if index[at] == index[at - 1] + 1:
