@@ -96,7 +96,7 @@ def _parting(one: Replica, reference: Replica) -> _Parting | None:
     theirs = {report.base: report for report in reference.filled}
     for report in one.filled:
         other = theirs.get(report.base)
-        if other is None or (report.first_index or 0) > limit:
+        if other is None:
             continue
         keys = [(each.first_index, each.last_index, each.last_chain, each.end) for each in (report, other)]
         if keys[0] == keys[1] and not report.damaged and not other.damaged:
@@ -120,8 +120,7 @@ def _judge(result: GroupResult, one: Replica, reference: Replica, parting: _Part
     if forced is not None and index <= one.known_commit:
         note_given_up(result, one, index, forced)
         return
-    theirs = next(report for report in reference.filled if report.base == parting.report.base)
-    diverge(result, one, parting.report, parting.table, (reference, theirs), parting.theirs, index)
+    diverge(result, one, parting.report, parting.table, reference, parting.theirs, index)
 
 
 def _given_up_by(reference: Replica, one: Replica, index: int) -> dict[str, object] | None:
