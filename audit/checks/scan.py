@@ -19,7 +19,6 @@ from ledgermq.audit.checks.rules import Flaw, coalesce
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
 from ledgermq.audit.reading.decode import (
-    ENTRY_BYTES_MIN,
     ENTRY_MAGIC,
     HEADER,
     HEADER_BYTES,
@@ -149,7 +148,6 @@ class Scan:
         self._store_ms = -1
         self._term = 0
         self._done = 0
-        self._limit = 0
 
     def columns(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Columns]:
         """Read the file; every piece is checked before it is yielded. An OSError becomes a flaw and ends the pass."""
@@ -167,8 +165,7 @@ class Scan:
                 file.watch(digests.add)
             report.length = file.size
             self._check_length()
-            self._limit = self.task.limit(report.length)
-            walk = Walk(self.task, file, self._limit, self._kernel)
+            walk = Walk(self.task, file, self.task.limit(report.length), self._kernel)
             for piece in walk.pieces(window_bytes, take=None if self._kernel is None else self._take):
                 yield self._check(piece)
                 self._reach(piece.start + int(piece.offsets[piece.count - 1] + piece.sizes[piece.count - 1]))
@@ -211,17 +208,17 @@ class Scan:
         """Let the kernel go over a window. If everything is in order, with what came before and with the derived files too, the report has
         then what `_check` would give it; otherwise nothing has changed."""
         report, kernel = self.report, self._kernel
-        if kernel is None or len(window) < ENTRY_BYTES_MIN:
+        if kernel is None:
             return None
-        previous = self._chain if joined else self._hint(start, int.from_bytes(window[8:16], "big", signed=True))
-        index = report.last_index + 1 if joined and report.last_index is not None else None
+        previous = self._chain if joined else self._hint(start, int.from_bytes(window[8:16]))
+        index = None if report.last_index is None else report.last_index + 1
         pos = self.task.base + start
         if previous is None or not may_ask(pos, index or 0, previous):
             return None
         clean = kernel.scan(
             window,
             pos=pos,
-            room=self._limit - start,
+            room=self.task.limit(report.length) - start,
             left=report.length - start,
             chain=previous,
             index=index,
@@ -309,9 +306,7 @@ class Scan:
         index."""
         if start == 0 and self.task.base == self.task.begin_pos:
             return self.task.seed
-        if start or index <= 0:
-            return None
-        return stored_chain(self.task, index - 1)
+        return None if start else stored_chain(self.task, index - 1)
 
     def _flaw(self, piece: Piece, at: int, index: int, rule: str, start: int, end: int, proof: str, torn: bool = True) -> None:
         place = piece.start + int(piece.offsets[at])

@@ -11,12 +11,15 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
+from obstore.store import MemoryStore
 
 from ledgermq.audit.checks import scan as scans
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.rules import Flaw, coalesce
 from ledgermq.audit.checks.scan import LogReport, Scan, scan
+from ledgermq.audit.reading import bytewise, objects
 from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.reading.native import KERNEL, PYTHON, SCAN, Kernel
 from ledgermq.audit.reading.walk import LogFile
@@ -83,6 +86,7 @@ HISTORY = [
     record("t1", "seal", {}),
     Message("t0", b"TAGS\x01trim\x02", tag="trim", time=CREATED + 7),
     *[plain(number, 2, 300) for number in range(9, 16)],
+    *[Message("t0", b"x", 0, "", native_id("log", 7, 1, 5 + at), 0, CREATED + 16, 2, at + 1) for at in range(3)],
     Message(RAFT, b"forced", tag="forced", term=3, time=CREATED + 20),
     Message(RAFT, b"\xff", tag="term-start", term=3, time=CREATED + 20),
     Message(RAFT, b"other", tag="other", term=3, time=CREATED + 21),
@@ -150,6 +154,11 @@ def test_the_report_of_a_file_in_order(tmp_path: Path, kernel: Kernel | None, wi
             **kept_in(entries),
         }
         assert {key: told[key] for key in expected} == expected
+        native = [e.index for e in entries if e.message.flag]
+        assert [(7, run.first_index, run.last_index) for run in report.producers] == [(7, native[0], native[-1]) for _ in native[:1]]
+        assert {(run.topic, run.queue): run.last_index for run in report.queues} == {
+            (e.message.topic, e.message.queue): e.index for e in entries
+        }
         if kernel is None:
             check_columns(columns, entries, task.base)
         else:
@@ -206,21 +215,28 @@ def test_the_records_of_masters_at_the_end_of_a_file(tmp_path: Path, kernel: Ker
 
 def test_progress_is_told_up_to_the_end_of_the_file(tmp_path: Path) -> None:
     """Behind each window, and once more for what is behind the last entry."""
-    writer = write(tmp_path, [plain(number) for number in range(6)], data_bytes=2048)
-    size = writer.entries[0].size
+    writer = write(tmp_path, [plain(number, size=30 + number) for number in range(6)], data_bytes=2048)
     told: list[int] = []
     done = 0
     for columns in Scan(opened(writer)[0], told.append).columns(window_of(2, writer)):
         assert sum(told) == done
-        done = int(columns.offset[-1]) + size
-    assert (done, sum(told), told[0]) == (6 * size, 2048, 2 * size)
+        done = int(columns.offset[-1] + columns.size[-1])
+    assert (done, sum(told), told[0]) == (writer.pos, 2048, writer.entries[2].pos)
     if KERNEL is not None:
         told = []
         assert not list(Scan(opened(writer)[0], told.append, KERNEL).columns(window_of(2, writer)))
-        assert (told[-1], sum(told)) == (2048 - 6 * size, 2048) and all(step % size == 0 for step in told[:-1])
+        assert (told[0], told[-1], sum(told)) == (writer.entries[2].pos, 2048 - writer.pos, 2048)
     told = []
     scan(opened(writer)[0], told.append)
     assert sum(told) == 2048
+
+
+def test_store_times_begin_at_none(tmp_path: Path) -> None:
+    for time in (0, -1, -2):
+        writer = write(tmp_path, [Message("t", b"", time=time)])
+        for kernel in KERNELS:
+            flaws = own_flaws(scanned(opened(writer)[0], kernel)[0])
+            assert [flaw.proof for flaw in flaws] == ["store time -2 follows -1"] * (time == -2)
 
 
 # One field of one entry
@@ -254,14 +270,13 @@ def test_one_wrong_field_of_a_header(tmp_path: Path, field: str) -> None:
             data[at + 140] ^= 1
             data[at + 23] ^= 1
         put_log(writer, data)
-        report, (columns,) = scanned(task)
         head, body = bytes(data[at : at + 36]), bytes(data[at + 48 : at + entry.size])
         has, wants, stored = (
             checksum(body),
             struct.unpack(">I", data[at + 40 : at + 44])[0],
             struct.unpack(">I", data[at + 36 : at + 40])[0],
         )
-        calculated, rule, torn = chain_of(head, body, before), f"entry.{field}", True
+        calculated, rule = chain_of(head, body, before), f"entry.{field}"
         seed = "chain.seed" if entry.index == 0 else "entry.chain"
         text = f"the body has CRC {has:08x}, its header says {wants:08x}"
         if field in OWN:
@@ -272,17 +287,23 @@ def test_one_wrong_field_of_a_header(tmp_path: Path, field: str) -> None:
             text = f"the word is {stored:08x}, the chain goes on from {calculated:08x}"
         elif field == "body and term":
             start, rule = 0, "entry.body"
-        assert own_flaws(report) == [Flaw(rule, task.shown, entry.index, start + at, stop + at, text, torn)]
         whole_entry = rule in ("entry.chain-word", "entry.body-crc", "entry.body-size")
-        assert report.damaged == ([] if whole_entry else [entry.index])
-        assert columns.intact.tolist() == [whole_entry or other is not entry for other in writer.entries]
         proven = whole_entry or field in OWN
-        assert columns.proven.tolist() == columns.sound.tolist() == [proven or other is not entry for other in writer.entries]
-        assert columns.index.tolist() == [0, 1, 2, 3, 4]
         word = stored if rule != "entry.chain-word" else entry.chain
-        assert columns.chain.tolist() == [word if other is entry else other.chain for other in writer.entries]
-        assert (report.last_index, report.last_intact_index) == (4, 4 if whole_entry or entry.index < 4 else 3)
-        assert report.sound == 4 + proven
+        for window_bytes in (4 << 20, window_of(1, writer)):
+            report, columns = scanned(task, None, window_bytes)
+            assert own_flaws(report) == [Flaw(rule, task.shown, entry.index, start + at, stop + at, text, torn=True)]
+            assert report.damaged == ([] if whole_entry else [entry.index])
+            assert joined(columns, "intact") == [whole_entry or other is not entry for other in writer.entries]
+            assert joined(columns, "proven") == joined(columns, "sound") == [proven or other is not entry for other in writer.entries]
+            assert joined(columns, "index") == [0, 1, 2, 3, 4]
+            assert joined(columns, "chain") == [word if other is entry else other.chain for other in writer.entries]
+            assert (report.last_index, report.last_intact_index) == (4, 4 if whole_entry or entry.index < 4 else 3)
+            assert report.sound == 4 + proven
+
+
+def joined(columns: Sequence[Columns], name: str) -> list[Any]:
+    return [value for each in columns for value in getattr(each, name).tolist()]
 
 
 @pytest.mark.parametrize("second", ["term", "channel", "body"])
@@ -299,6 +320,37 @@ def test_a_wrong_field_beside_another_damage_proves_nothing(tmp_path: Path, seco
     damage = ("entry.body", 48, entry.size) if second == "body" else ("entry.chain", 0, entry.size)
     assert sorted(found) == sorted([("entry.magic", 0, 4), damage])
     assert columns.proven.tolist() == [True, False, True]
+
+
+def test_both_words_of_an_entry(tmp_path: Path) -> None:
+    """The chain that goes on tells that only these are wrong, but not of two entries in a row."""
+    writer = write(tmp_path, [plain(at) for at in range(4)])
+    (task, *_), whole, entry = opened(writer), bytes(log_bytes(writer)), writer.entries[1]
+    for places, expected in (
+        ((39, 43), [("entry.chain-word", 1, 36, 40), ("entry.body-crc", 1, 40, 44)]),
+        ((39, 39 + entry.size), [("entry.chain", at, 0, entry.size) for at in (1, 2, 3)]),
+    ):
+        data = bytearray(whole)
+        for place in places:
+            data[entry.pos + place] ^= 1
+        put_log(writer, data)
+        for window_bytes in (4 << 20, window_of(1, writer)):
+            report, _ = scanned(task, None, window_bytes)
+            flaws = [
+                Flaw(rule, task.shown, at, writer.entries[at].pos + start, writer.entries[at].pos + stop, "", True)
+                for rule, at, start, stop in expected
+            ]
+            assert [replace(flaw, proof="") for flaw in own_flaws(report)] == [replace(flaw, proof="") for flaw in coalesce(flaws, 9)]
+
+
+def test_a_chain_may_go_on_from_zero(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "n1")
+    writer.chain = 0
+    for at in range(3):
+        writer.append(plain(at))
+    task = opened(writer.finish(snapshot=False))[0]
+    for kernel in KERNELS:
+        assert own_flaws(scanned(replace(task, seed=0), kernel)[0]) == []
 
 
 def test_damage_in_windows_of_any_size_is_told_alike(tmp_path: Path) -> None:
@@ -403,13 +455,14 @@ def test_an_entry_leaves_room_for_a_blank(tmp_path: Path) -> None:
     path = Path(task.path)
     for room in (8, 7, 0):
         path.write_bytes(bytes(log_bytes(writer)[: entry.pos + entry.size + room]))
-        report, _ = scanned(task)
         length = entry.pos + entry.size + room
         flaws = [Flaw("file.length", task.shown, None, length, 2048, f"{length} bytes instead of 2048")]
         flaws += [Flaw("entry.room", task.shown, 1, entry.pos, entry.pos + entry.size, "the entry leaves no room for a blank", True)] * (
             room < 8
         )
-        assert sorted(own_flaws(report), key=lambda flaw: flaw.rule) == sorted(flaws, key=lambda flaw: flaw.rule), room
+        for kernel, window_bytes in product(KERNELS, (4 << 20, window_of(1, writer))):
+            report, _ = scanned(task, kernel, window_bytes)
+            assert sorted(own_flaws(report), key=lambda flaw: flaw.rule) == sorted(flaws, key=lambda flaw: flaw.rule), room
         path.write_bytes(bytes(log_bytes(writer)).ljust(2048, b"\0"))
     path.write_bytes(bytes(2050))
     assert own_flaws(scanned(task)[0]) == [Flaw("file.length", task.shown, None, 2048, 2050, "2050 bytes instead of 2048")]
@@ -460,7 +513,7 @@ def test_one_wrong_field_of_a_record(
         sound = rule not in ("record.structure", "record.magic")
         assert [flag for each in columns for flag in each.sound.tolist()] == [True, True, sound, True]
         assert [number for each in columns for number in each.ordinal.tolist()] == [0, 1, 2, 2 + sound] and report.sound == 3 + sound
-        assert report.damaged == []
+        assert report.damaged == [] and report.unnumbered == ([2] if rule == "record.native" else [])
 
 
 def test_a_damaged_entry_is_not_judged_as_a_record(tmp_path: Path) -> None:
@@ -621,6 +674,10 @@ def test_the_chain_before_a_file(tmp_path: Path) -> None:
     assert scanned(replace(whole_task, seed=None))[0].prev_chain is None
     far = replace(task, begin_pos=600, seed=9)
     assert [flaw.rule for flaw in own_flaws(scanned(far)[0])] == ["chain.seed"] and scanned(far)[0].prev_chain == 9
+    other = write(tmp_path / "other", [plain(0, size=300), plain(1, size=300)], data_bytes=600)
+    assert scanned(opened(other)[1])[0].prev_chain == other.entries[0].chain
+    Path(task.path).write_bytes(whole[600:623] + b"\x09" + whole[624:1200])
+    assert [(flaw.rule, flaw.index) for flaw in own_flaws(scanned(task)[0])] == [("entry.chain", first.index)]
     Path(whole_task.path).unlink()
     for place, flaws in (
         (None, []),
@@ -657,13 +714,15 @@ def test_the_body_of_an_entry_with_nothing_before_it(tmp_path: Path) -> None:
 
 
 def test_an_entry_behind_an_unreadable_place(tmp_path: Path) -> None:
-    """Nothing continues to it: the place before it explains that."""
+    """Nothing continues to it: the place before it explains that, though the rest of the header there may be right."""
     writer = write(tmp_path, [plain(at) for at in range(4)])
-    (task, *_), data = opened(writer), log_bytes(writer)
+    (task, *_), whole = opened(writer), bytes(log_bytes(writer))
     lost, entry = writer.entries[1], writer.entries[2]
-    data[lost.pos : lost.pos + 48] = b"\x07" * 48
-    put_log(writer, data)
-    for kernel in KERNELS:
+    for kernel, places in product(KERNELS, ((range(48),), (range(4, 8), range(44, 48)))):
+        data = bytearray(whole)
+        for place in (lost.pos + place for each in places for place in each):
+            data[place] = 7
+        put_log(writer, data)
         report, _columns = scanned(task, kernel)
         unreadable, chain = own_flaws(report)
         assert (unreadable.rule, unreadable.byte_from, unreadable.byte_to) == ("entry.unreadable", lost.pos, entry.pos)
@@ -733,13 +792,25 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (own_flaws(report), columns) == ([Flaw("file.read", task.shown, None, 0, 0, "No such file or directory")], [])
 
 
+def damage_units(writer: Writer, *folders: str) -> None:
+    for folder in folders:
+        path = writer.root / folder / f"{0:020d}"
+        path.write_bytes(path.read_bytes()[:35] + b"\xff" + path.read_bytes()[36:])
+
+
+@pytest.mark.parametrize(("folder", "rule"), [("dledger-n1/index", "index.unit"), ("consumequeue/topic/1", "queue.unit")])
+def test_damaged_units_beside_a_file_in_order(tmp_path: Path, folder: str, rule: str) -> None:
+    writer = write(tmp_path, [as_record(at) for at in range(4)])
+    damage_units(writer, folder)
+    for kernel in KERNELS:
+        assert [flaw.rule for flaw in scanned(opened(writer)[0], kernel)[0].flaws] == [rule]
+
+
 def test_flaws_are_in_the_order_of_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then those of the order of messages, of the index and of the queues; beyond a limit they are told together."""
     writer = write(tmp_path, [as_record(at) for at in range(8)])
     remade(writer, {at: {124: q(-1), 84: i(1)} for at in (2, 4, 6)})
-    for folder in ("dledger-n1/index", "consumequeue/topic/1"):
-        path = writer.root / folder / f"{0:020d}"
-        path.write_bytes(path.read_bytes()[:35] + b"\xff" + path.read_bytes()[36:])
+    damage_units(writer, "dledger-n1/index", "consumequeue/topic/1")
     task = opened(writer)[0]
     report, _ = scanned(task)
     entries = [writer.entries[at].pos for at in (2, 4, 6)]
@@ -756,3 +827,24 @@ def test_a_running_node_is_checked_to_the_end_of_what_it_applied(tmp_path: Path)
     for kernel in KERNELS:
         report, _ = scanned(replace(opened(writer)[0], end_pos=end), kernel)
         assert (report.entries, report.end, report.length, own_flaws(report)) == (3, end, 8192, [])
+
+
+def test_an_object_in_a_store_is_digested_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its digest and the root of its entries, in one pass. Nothing derived lies beside it, so that the chain before it is not known."""
+    writer, task, first = second_file(tmp_path)
+    store, key = MemoryStore(), "g1/file"
+    obstore.put(store, key, Path(task.path).read_bytes())
+    monkeypatch.setattr(objects, "_store", lambda: store)
+    monkeypatch.setattr(objects, "access", lambda: objects.StoreAccess("s3://bucket"))
+    plain_report, _ = scanned(task)
+    assert (plain_report.sha256, plain_report.root) == ("", "")
+    for kernel in KERNELS:
+        report, _ = scanned(replace(task, key=key, seed=writer.seed), kernel)
+        end = plain_report.end
+        assert (report.sha256, report.root) == (bytewise.digest(task.path, 600), bytewise.entries_root(task.path, end))
+        assert (report.file, report.flaws, report.entries, report.end, report.prev_chain) == (key, [], 3, end, None)
+        alone = replace(task, key=key, begin_pos=600, seed=writer.entries[first.index - 1].chain)
+        report, _ = scanned(alone, kernel)
+        assert (report.prev_chain, report.flaws, report.length) == (alone.seed, [], 600) and report.sha256
+    gone = scanned(replace(task, key="g1/none"))[0].flaws
+    assert gone == [Flaw("file.read", "g1/none", None, 0, 0, "No such file or directory")]
