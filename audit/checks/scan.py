@@ -342,18 +342,18 @@ class Scan:
         total = len(index)
         last = self.report.last_index
         if piece.joined and last is not None:
-            if index[0] != last + 1 and (total == 1 or index[1] == last + 2):
+            if total == 1 or index[1] == last + 2:
                 index[0] = last + 1
             elif index[0] != last + 1:
                 self._jump(piece, 0, last + 1, int(index[0]))
-        elif total > 1 and index[0] + 1 != index[1] and (index[1] + 1 == index[2] if total > 2 else not begins):
+        elif total > 1 and (index[1] + 1 == index[2] if total > 2 else not begins):
             index[0] = index[1] - 1
         for at in (np.flatnonzero(np.diff(index) != 1) + 1).tolist():
             if index[at] == index[at - 1] + 1:
                 continue
             if at + 1 == total or index[at + 1] == index[at - 1] + 2:
                 index[at] = index[at - 1] + 1
-            elif at < piece.count:
+            else:
                 self._jump(piece, at, int(index[at - 1]) + 1, int(index[at]))
         return index
 
