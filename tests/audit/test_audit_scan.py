@@ -428,7 +428,7 @@ def test_indexes_across_windows(tmp_path: Path) -> None:
         told = [(flaw.rule, flaw.byte_from, flaw.proof, flaw.index) for flaw in found]
         assert told == [(rule, writer.entries[at].pos + 8, proof, index) for rule, at, proof, index in flaws]
         assert [index for each in columns for index in each.index.tolist()] == right
-    for count, wrong, bit in product((1, 2, 3), range(1, 6), (2, 64)):
+    for count, wrong, bit in product((1, 2), (1, 3, 5), (2, 64)):
         writer = write(tmp_path / "w", [plain(at) for at in range(6)])
         data = log_bytes(writer)
         data[writer.entries[wrong].pos + 15] ^= bit
