@@ -29,7 +29,7 @@ from ledgermq.audit.checks.seals import check_notes, check_records, seals_of
 from ledgermq.audit.checks.unclean import excuse
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.columns import RAFT_TOPIC
-from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER_BYTES, crc
+from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER_BYTES, NOT_JSON, crc
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import header_at, stored_chain
 
@@ -229,7 +229,7 @@ def _forced(one: Replica, reference: Replica, first: int) -> Mapping[str, object
     if own is None or found is None or found.body_crc != found.fields[7] or found.chain not in (None, found.fields[6]):
         return None
     topic, body = record_at(reference.task(f"{0:020d}"), found.pos, found.fields[1])
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(*NOT_JSON):
         value = json.loads(body) if topic == RAFT_TOPIC else None
         if isinstance(value, dict) and gives_up(value, first, own[1][3]):
             return value

@@ -21,6 +21,7 @@ from ledgermq.audit.checks.replica import SIZE_KEYS, Replica
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.verdicts import settle
 from ledgermq.audit.reading.begin import decided
+from ledgermq.audit.reading.decode import NOT_JSON
 
 
 def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | None = None) -> GroupResult:
@@ -117,7 +118,7 @@ def _named_incarnations(replicas: Iterable[Replica]) -> dict[str, set[str]]:
         texts = [body for report in one.reports for _, body in report.memberships]
         values = [one.snapshot.get("members")] if one.snapshot is not None else []
         for text in texts:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(*NOT_JSON):
                 values.append(json.loads(text))
         for value in values:
             for members in (value.get("voters"), value.get("learners")) if isinstance(value, dict) else ():
@@ -183,7 +184,7 @@ def _members_of(body: str) -> _Members:
     """The members in a membership record; empty if it cannot be read."""
     try:
         return _members_in(json.loads(body))
-    except ValueError:
+    except NOT_JSON:
         return (), (), MAJORITY
 
 
@@ -223,7 +224,7 @@ def _trims(replicas: Sequence[Replica]) -> Iterator[dict[str, object]]:
     for _, body in (trim for one in replicas for report in one.reports for trim in report.trims):
         try:
             record = json.loads(body)
-        except ValueError:
+        except NOT_JSON:
             continue
         if isinstance(record, dict):
             yield record

@@ -20,6 +20,7 @@ from ledgermq.audit.checks.histories import Table, diverge, entry_place, first_a
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.reading.decode import NOT_JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _parting(one: Replica, reference: Replica) -> _Parting | None:
     theirs = {report.base: report for report in reference.filled}
     for report in one.filled:
         other = theirs.get(report.base)
-        if other is None or (report.first_index or 0) > limit:
+        if other is None:
             continue
         keys = [(each.first_index, each.last_index, each.last_chain, each.end) for each in (report, other)]
         if keys[0] == keys[1] and not report.damaged and not other.damaged:
@@ -119,8 +120,7 @@ def _judge(result: GroupResult, one: Replica, reference: Replica, parting: _Part
     if forced is not None and index <= one.known_commit:
         note_given_up(result, one, index, forced)
         return
-    theirs = next(report for report in reference.filled if report.base == parting.report.base)
-    diverge(result, one, parting.report, parting.table, (reference, theirs), parting.theirs, index)
+    diverge(result, one, parting.report, parting.table, reference, parting.theirs, index)
 
 
 def _given_up_by(reference: Replica, one: Replica, index: int) -> dict[str, object] | None:
@@ -144,30 +144,37 @@ def note_given_up(result: GroupResult, one: Replica, index: int, forced: Mapping
 def _elections(one: Replica) -> Iterator[tuple[int, dict[str, object], LogReport]]:
     for report in one.reports:
         for index, body in report.elections:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(*NOT_JSON):
                 value = json.loads(body)
                 if isinstance(value, dict):
                     yield index, value, report
 
 
+def _leaders(one: Replica) -> Iterator[tuple[int, int, str, LogReport]]:
+    """Index, term and leader of every record that began a term. One that names none is left out."""
+    for index, value, report in _elections(one):
+        term, leader = value.get("term"), value.get("leader")
+        if "kept" not in value and isinstance(term, int) and isinstance(leader, str):
+            yield index, term, leader, report
+
+
 def check_leaders(result: GroupResult) -> None:
     """A term, or epoch, begins with one record of one leader, wherever that record still exists."""
-    told: dict[object, Counter[tuple[int, object]]] = {}
+    told: dict[int, Counter[tuple[int, str]]] = {}
     for one in result.replicas:
-        for index, value, _ in _elections(one):
-            if "kept" not in value and "leader" in value:
-                told.setdefault(value.get("term"), Counter())[index, value["leader"]] += 1
+        for index, term, leader, _ in _leaders(one):
+            told.setdefault(term, Counter())[index, leader] += 1
     for term, records in told.items():
         if len(records) < 2:
             continue
         ranked = records.most_common(2)
         usual = ranked[0][0] if ranked[0][1] > ranked[1][1] else None
         for one in result.replicas:
-            for index, value, report in _elections(one):
-                if "kept" in value or value.get("term") != term or (index, value.get("leader")) == usual:
+            for index, own_term, leader, report in _leaders(one):
+                if own_term != term or (index, leader) == usual:
                     continue
                 _, start, end = entry_place(one, index)
-                rest = [(at, leader) for at, leader in sorted(records, key=str) if (at, leader) != (index, value["leader"])]
-                others = " and ".join(f"{leader} with entry {at}" for at, leader in rest)
-                proof = f"term {term} begins with {value['leader']} as leader here, elsewhere with {others}"
+                rest = [(at, other) for at, other in sorted(records) if (at, other) != (index, leader)]
+                others = " and ".join(f"{other} with entry {at}" for at, other in rest)
+                proof = f"term {term} begins with {leader} as leader here, elsewhere with {others}"
                 one.flaws.append(Flaw("term.leader", report.file, index, start, end, proof))

@@ -57,13 +57,13 @@ def agree_by_majority(result: GroupResult) -> None:
             (one, report)
             for one in members
             for report in one.filled
-            if report.base == base and one.name not in result.divergent and one.stale_from is None and (report.first_index or 0) <= one.held
+            if report.base == base and one.name not in result.divergent and one.stale_from is None
         ]
         keys = {(r.first_index, r.last_index, r.last_chain, r.end, one.held >= (r.last_index or 0)) for one, r in present}
         if sum(one.name in result.voters for one, _ in present) < result.majority:
             continue
         only = next(iter(keys))
-        if len(keys) == 1 and only[4] and only[1] is not None:
+        if len(keys) == 1 and only[4]:
             result.compared = only[1]
         else:
             _agree_within(result, present)
@@ -88,7 +88,7 @@ def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]])
     for row, (one, report) in enumerate(present):
         at = first_apart(chains[row][: top + 1], chains[reference][: top + 1])
         if at is not None:
-            diverge(result, one, report, tables[row], present[reference], tables[reference], int(numbers[at]))
+            diverge(result, one, report, tables[row], present[reference][0], tables[reference], int(numbers[at]))
 
 
 def first_apart(own: I64, theirs: I64) -> int | None:
@@ -100,23 +100,21 @@ def first_apart(own: I64, theirs: I64) -> int | None:
     return int(different[0]) if len(different) else None
 
 
-def diverge(
-    result: GroupResult, one: Replica, report: LogReport, table: Table, other: tuple[Replica, LogReport], theirs: Table, index: int
-) -> None:
+def diverge(result: GroupResult, one: Replica, report: LogReport, table: Table, other: Replica, theirs: Table, index: int) -> None:
     """Classify a replica whose own chain is intact, but whose entries from `index` on differ from the majority's.
 
     Entries of another term that it never knew to be committed are stale, not divergent: a deposed leader keeps them until its restart.
     """
-    if _meet_again(one, other[0], index):
+    if _meet_again(one, other, index):
         return
-    own, others = entry(one, index), entry(other[0], index)
+    own, others = entry(one, index), entry(other, index)
     if own is not None and others is not None and own[0] != others[0] and index > one.known_commit:
         one.stale_from = index
         return
     result.divergent[one.name] = index
     rule = bytewise.relation(
         bytewise.contents(one.task(f"{report.base:020d}").path, table.offset, table.size, index - table.first),
-        bytewise.contents(other[0].task(f"{report.base:020d}").path, theirs.offset, theirs.size, index - theirs.first),
+        bytewise.contents(other.task(f"{report.base:020d}").path, theirs.offset, theirs.size, index - theirs.first),
     )
     at = index - table.first
     start, size = int(table.offset[at]), int(table.size[at])

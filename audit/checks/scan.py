@@ -19,7 +19,6 @@ from ledgermq.audit.checks.rules import Flaw, coalesce
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
 from ledgermq.audit.reading.decode import (
-    ENTRY_BYTES_MIN,
     ENTRY_MAGIC,
     HEADER,
     HEADER_BYTES,
@@ -149,7 +148,6 @@ class Scan:
         self._store_ms = -1
         self._term = 0
         self._done = 0
-        self._limit = 0
 
     def columns(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Columns]:
         """Read the file; every piece is checked before it is yielded. An OSError becomes a flaw and ends the pass."""
@@ -158,6 +156,7 @@ class Scan:
             file = open_file(self.task.path)
         except OSError as error:
             self._unreadable(error)
+            self._finish()
             return
         try:
             digests = bytewise.Digests(self._kernel)
@@ -166,8 +165,7 @@ class Scan:
                 file.watch(digests.add)
             report.length = file.size
             self._check_length()
-            self._limit = self.task.limit(report.length)
-            walk = Walk(self.task, file, self._limit, self._kernel)
+            walk = Walk(self.task, file, self.task.limit(report.length), self._kernel)
             for piece in walk.pieces(window_bytes, take=None if self._kernel is None else self._take):
                 yield self._check(piece)
                 self._reach(piece.start + int(piece.offsets[piece.count - 1] + piece.sizes[piece.count - 1]))
@@ -210,17 +208,17 @@ class Scan:
         """Let the kernel go over a window. If everything is in order, with what came before and with the derived files too, the report has
         then what `_check` would give it; otherwise nothing has changed."""
         report, kernel = self.report, self._kernel
-        if kernel is None or len(window) < ENTRY_BYTES_MIN:
+        if kernel is None:
             return None
-        previous = self._chain if joined else self._hint(start, int.from_bytes(window[8:16], "big", signed=True))
-        index = report.last_index + 1 if joined and report.last_index is not None else None
+        previous = self._chain if joined else self._hint(start, int.from_bytes(window[8:16]))
+        index = None if report.last_index is None else report.last_index + 1
         pos = self.task.base + start
         if previous is None or not may_ask(pos, index or 0, previous):
             return None
         clean = kernel.scan(
             window,
             pos=pos,
-            room=self._limit - start,
+            room=self.task.limit(report.length) - start,
             left=report.length - start,
             chain=previous,
             index=index,
@@ -272,7 +270,8 @@ class Scan:
         body_crcs = self._body_crcs(piece)
         inputs = chain_inputs(rows, body_crcs)
         previous = self._chain if piece.joined else self._hint(piece.start, int(piece.rows["index"][0]))
-        index, header_flawed = self._check_headers(piece)
+        begins = previous is not None and crc(inputs[:40], previous) == int(rows["chain_crc"][0])
+        index, header_flawed = self._check_headers(piece, begins)
         intact, proven = self._check_chain(piece, index, body_crcs, inputs, previous, header_flawed)
         if not report.entries:
             report.first_index, report.first_term = int(index[0]), int(rows["term"][0])
@@ -307,18 +306,16 @@ class Scan:
         index."""
         if start == 0 and self.task.base == self.task.begin_pos:
             return self.task.seed
-        if start or index <= 0:
-            return None
-        return stored_chain(self.task, index - 1)
+        return None if start else stored_chain(self.task, index - 1)
 
     def _flaw(self, piece: Piece, at: int, index: int, rule: str, start: int, end: int, proof: str, torn: bool = True) -> None:
         place = piece.start + int(piece.offsets[at])
         self._flaws.append(Flaw(rule, self.task.shown, index, place + start, place + end, proof, torn))
 
-    def _check_headers(self, piece: Piece) -> tuple[I64, Flags]:
+    def _check_headers(self, piece: Piece, begins: bool) -> tuple[I64, Flags]:
         """The indexes that the entries must have, and which headers have a field that is wrong by itself."""
         rows, count, sizes = piece.rows, piece.count, piece.sizes
-        index = self._true_indexes(piece)
+        index = self._true_indexes(piece, begins)
         pos = self.task.base + piece.start + piece.offsets
         checks = (
             ("entry.magic", 0, 4, rows["magic"], np.full(len(rows), ENTRY_MAGIC)),
@@ -338,24 +335,25 @@ class Scan:
             self._flaw(piece, at, int(index[at]), "entry.room", 0, int(sizes[at]), "the entry leaves no room for a blank")
         return index, flawed
 
-    def _true_indexes(self, piece: Piece) -> I64:
-        """The correct index fields: they count up by one; a deviation of a single field is an error, a lasting jump is a gap."""
+    def _true_indexes(self, piece: Piece, begins: bool) -> I64:
+        """The correct index fields: they count up by one; a deviation of a single field is an error, a lasting jump is a gap. Of two fields
+        alone the first one is right if the chain leads to its entry (`begins`)."""
         index: I64 = piece.rows["index"].astype(np.int64)
         total = len(index)
         last = self.report.last_index
         if piece.joined and last is not None:
-            if index[0] != last + 1 and (total == 1 or index[1] == last + 2):
+            if total == 1 or index[1] == last + 2:
                 index[0] = last + 1
             elif index[0] != last + 1:
                 self._jump(piece, 0, last + 1, int(index[0]))
-        elif total > 1 and index[0] + 1 != index[1] and (total == 2 or index[1] + 1 == index[2]):
+        elif total > 1 and (index[1] + 1 == index[2] if total > 2 else not begins):
             index[0] = index[1] - 1
         for at in (np.flatnonzero(np.diff(index) != 1) + 1).tolist():
             if index[at] == index[at - 1] + 1:
                 continue
             if at + 1 == total or index[at + 1] == index[at - 1] + 2:
                 index[at] = index[at - 1] + 1
-            elif at < piece.count:
+            else:
                 self._jump(piece, at, int(index[at - 1]) + 1, int(index[at]))
         return index
 

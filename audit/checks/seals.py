@@ -17,7 +17,7 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import BIT_ROT, DIVERGENCE, RULES, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.verdicts import tell, tell_difference
-from ledgermq.audit.reading.decode import read_sealed_json
+from ledgermq.audit.reading.decode import NOT_JSON, read_sealed_json
 
 DIGESTS = "state/digests"
 TREE_VERSION = 2
@@ -83,7 +83,7 @@ def _records(result: GroupResult, limit: int) -> Iterator[Mapping[str, object]]:
             if index <= min(limit, one.held, end):
                 in_log.setdefault(index, Counter())[body] += 1
     for _, bodies in sorted(in_log.items()):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(*NOT_JSON):
             value = json.loads(_usual(bodies))
             if isinstance(value, dict):
                 yield value

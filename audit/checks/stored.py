@@ -22,7 +22,7 @@ from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.seals import Seal, seal_in, seals_of
 from ledgermq.audit.checks.witnesses import LEAF, tree_of
 from ledgermq.audit.reading.begin import former_logs
-from ledgermq.audit.reading.decode import read_sealed_json
+from ledgermq.audit.reading.decode import NOT_JSON, read_sealed_json
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.stored_logs import NAME, Manifest, StoredLog
 
@@ -269,7 +269,7 @@ def _seals_in(report: LogReport | None) -> Iterator[tuple[int, Seal]]:
     for _, body in reversed(report.seals if report is not None else []):
         try:
             value = json.loads(body)
-        except ValueError:
+        except NOT_JSON:
             continue
         seal = seal_in(value) if isinstance(value, dict) else None
         if seal is not None:
@@ -290,7 +290,7 @@ def _trimmed_digests(result: GroupResult) -> dict[int, str]:
 def _trims(one: Replica, limit: int) -> Iterator[object]:
     """The trim records of one replica."""
     for index, body in (trim for report in one.reports for trim in report.trims):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(*NOT_JSON):
             yield json.loads(body) if index <= limit else None
     retained = (one.snapshot or {}).get("retained")
     trims = retained.get("trims") if isinstance(retained, dict) else None

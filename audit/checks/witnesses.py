@@ -20,6 +20,7 @@ from typing import Any
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, Finding, Flaw
+from ledgermq.audit.reading.decode import NOT_JSON
 from ledgermq.client.errors import ClusterError
 from ledgermq.client.proofs import ed25519
 from ledgermq.client.proofs.witness_files import accepted_of, groups_in, public_key
@@ -156,7 +157,7 @@ def _seal(body: str) -> dict[str, Any] | None:
         numbers = [value[name] for name in ("base", "first", "last", "end")]
         # A file has at least one entry.
         numbers.append(numbers[2] - numbers[1])
-    except (ValueError, KeyError, TypeError):
+    except (*NOT_JSON, KeyError, TypeError):
         return None
     return value if len(root) == _HASH and all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) else None
 

@@ -31,6 +31,8 @@ PAGE = 4096
 BLANK_MAGIC = -1
 ENTRY_MAGIC = 1
 RECORD_V1, RECORD_V2 = 0xDAA320A7, 0xDAA320AB
+NOT_JSON = (ValueError, RecursionError)
+"""What `json.loads` raises for a text that is not JSON, or is nested too deeply."""
 
 _HEADER_FIELDS = [
     ("magic", ">i4"),
@@ -256,7 +258,7 @@ def sealed_json(raw: bytes) -> dict[str, Any] | None:
     """A JSON object with a checksum, without the checksum; None if the checksum or the exact form is wrong."""
     try:
         value = json.loads(raw)
-    except ValueError:
+    except NOT_JSON:
         return None
     if not isinstance(value, dict) or raw != _compact(value):
         return None

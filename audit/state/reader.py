@@ -20,6 +20,7 @@ from ledgermq.audit.reading.columns import fire_time, intern
 from ledgermq.audit.reading.decode import (
     HEADER_BYTES,
     I64,
+    NOT_JSON,
     RECORD_FIXED_BYTES,
     RECORD_V1,
     RECORD_V2,
@@ -314,7 +315,7 @@ def read_fields(kind: str, body: bytes, place: tuple[int, int, int]) -> dict[str
     versions = VERSIONS.get(kind, (1,))
     try:
         fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
+    except NOT_JSON as error:
         raise BadRecord(*place, f"is not JSON: {error}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("v"), int):
         raise BadRecord(*place, "is not a JSON object with a version")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from ledgermq.audit.checks import scan
 from ledgermq.audit.reading import files
 from ledgermq.cli import run
 from tests.audit import log_writer
 from tests.audit.damage_cases import NODES, history, write_cluster
-from tests.audit.log_writer import sealed
+from tests.audit.log_writer import RAFT, STORAGE, Message, election, sealed
 
 
 def reseal(path: Path, **values: object) -> None:
@@ -242,3 +244,47 @@ def test_a_directory_that_vanishes(tmp_path: Path, capsys: pytest.CaptureFixture
     shutil.rmtree(tmp_path / "n2")
     assert command(*nodes(tmp_path)) == 64
     assert str(tmp_path / "n2") in refused(capsys)
+
+
+NESTED = b"[" * 100_000
+STRANGE_RECORDS: dict[str, tuple[list[Message], int, set[str]]] = {
+    "members": ([Message(RAFT, NESTED, tag="membership", channel=1)], 2, set()),
+    "masters": ([Message(RAFT, NESTED, tag="term-start"), Message(RAFT, NESTED, tag="forced")], 0, set()),
+    "a trim": ([Message(STORAGE, NESTED, tag="trim")], 0, set()),
+    "a seal": ([Message(STORAGE, NESTED, tag="seal")], 0, set()),
+    "no leader": ([election(2, "n1"), election(2, "n2"), Message(RAFT, b'{"term":2}', tag="term-start", term=2)], 1, {"term.leader"}),
+    "a list for a term": ([Message(RAFT, b'{"term":[],"leader":"n1"}', tag="term-start")], 0, set()),
+    "an object for a leader": ([Message(RAFT, b'{"term":1,"leader":{}}', tag="term-start")], 0, set()),
+}
+
+
+@pytest.mark.parametrize(("records", "status", "rules"), STRANGE_RECORDS.values(), ids=STRANGE_RECORDS)
+def test_records_that_no_node_writes(
+    tmp_path: Path, records: Sequence[Message], status: int, rules: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With checksums that agree, on all replicas: bodies nested more deeply than a program can follow, and fields of the wrong kind."""
+    for name in NODES:
+        writer = log_writer.Writer(tmp_path / name, data_bytes=1 << 18)
+        for message in (log_writer.membership(NODES), election(1, "n1"), *records):
+            writer.append(message)
+        writer.finish(snapshot=False)
+    assert command(*nodes(tmp_path)) == status
+    assert {line.rpartition("rule=")[2] for line in text_of(capsys)[0] if " rule=" in line} == rules
+
+
+@pytest.mark.parametrize("base", [0, 8192, 16384])
+def test_a_log_file_that_cannot_be_opened_is_a_finding(
+    tmp_path: Path, base: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also the last one, which has no entry yet, and after an unclean stop."""
+    write_cluster(tmp_path, history(3), clean=False, mark=20)
+    file = f"g1/dledger-n2/data/{base:020d}"
+
+    def opened(path: str) -> files.AnyFile:
+        if path.endswith(file):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return files.open_file(path)
+
+    monkeypatch.setattr(scan, "open_file", opened)
+    assert command(*nodes(tmp_path)) == 1
+    assert f"bit-rot n2 {file} entry=- bytes=0-0 rule=file.read" in text_of(capsys)[0]
