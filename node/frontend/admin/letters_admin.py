@@ -15,7 +15,7 @@ from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX
 from ledgermq.node.broker.state.dead_letters import dead_letter_topic
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
 from ledgermq.node.frontend.admin.queries import LEADER_WITHIN_S, Queries
-from ledgermq.node.frontend.known_groups import broker_groups
+from ledgermq.node.frontend.routing.known_groups import broker_groups
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.control import SETTLEMENTS

@@ -19,8 +19,8 @@ from ledgermq.node.broker.group.why_delivery import RANKS, absent
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
 from ledgermq.node.frontend.admin.overview import queues_of
-from ledgermq.node.frontend.known_groups import broker_groups
 from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.frontend.routing.known_groups import broker_groups
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code, LedgerError, fail, refused

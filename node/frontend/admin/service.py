@@ -31,11 +31,11 @@ from ledgermq.node.frontend.admin.replication_admin import Replication
 from ledgermq.node.frontend.admin.upgrade_admin import RAISE_METHOD, Upgrades
 from ledgermq.node.frontend.admin.user_admin import UserAdmin
 from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
-from ledgermq.node.frontend.known_groups import broker_groups
 from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.proofs.checkpoints import METHOD as CHECKPOINT_METHOD
 from ledgermq.node.frontend.proofs.checkpoints import Checkpoints
+from ledgermq.node.frontend.routing.known_groups import broker_groups
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.node.frontend.security.admin_guard import caller
 from ledgermq.node.replica.hosting.engine import Engine

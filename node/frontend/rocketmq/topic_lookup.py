@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 
 from ledgermq.node.controller.state import Topic
-from ledgermq.node.frontend.known_groups import broker_groups
 from ledgermq.node.frontend.ports import Metadata
+from ledgermq.node.frontend.routing.known_groups import broker_groups
 from ledgermq.proto.names import member_group, parse_stored
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import GroupConfig
