@@ -238,8 +238,8 @@ def test_flaws_of_the_node_are_those_of_its_first_group(tmp_path: Path) -> None:
 
 def test_the_manifest_of_a_backup(node: Writer) -> None:
     """Only that of a backup is read, and a damaged one is a flaw of all its bytes."""
-    told: dict[str, object] = {"groups": {}, "files": {}}
-    for raw, good in ((sealed({"v": 1, **told}), True), (sealed({"v": 2, **told}), False), (b"{}", False)):
+    content: dict[str, object] = {"groups": {}, "files": {}}
+    for raw, good in ((sealed({"v": 1, **content}), True), (sealed({"v": 2, **content}), False), (b"{}", False)):
         put(node.node_dir / "backup.json", raw)
         assert told(opened(node)) == ([] if good else [f"backup.json backup.json 0-{len(raw)}"])
         assert (opened(node).is_backup, told(opened(node, FOREVER))) == (True, [])
