@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
 
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage import sealed_json
@@ -69,6 +69,9 @@ class KeptFile:
     sha256: str
 
 
+Kept = TypeVar("Kept", BackupPoint, KeptFile)
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The whole manifest: `files` by path within the backup, `groups` by name of the broker group."""
@@ -101,7 +104,10 @@ def read_manifest(disk: Disk, directory: str) -> Manifest:
         raise BadCopy(str(damaged), "use another backup") from damaged
     if value.pop("v", None) != VERSION:
         raise UnknownFormat(f"{path} was written by another version of LedgerMQ: restore with the program that wrote it")
-    return _manifest(value)
+    try:
+        return _manifest(value)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadCopy(f"{path} does not have the content of a manifest ({error})", "use another backup") from error
 
 
 def is_backup(disk: Disk, directory: str) -> bool:
@@ -125,6 +131,23 @@ def digest(disk: Disk, path: str, step: Step) -> str:
 
 
 def _manifest(value: dict[str, Any]) -> Manifest:
-    groups = {name: BackupPoint(**point) for name, point in value.pop("groups").items()}
-    files = {path: KeptFile(**kept) for path, kept in value.pop("files").items()}
+    """Raises KeyError, TypeError or AttributeError if the value has another form, or a path that leads out of the directory."""
+    groups = {_inside(name): _typed(BackupPoint(**point)) for name, point in value.pop("groups").items()}
+    files = {_inside(path): _typed(KeptFile(**kept)) for path, kept in value.pop("files").items()}
+    for path, kept in files.items():
+        if not 0 <= kept.used <= kept.bytes:
+            raise TypeError(f"{path} has {kept.bytes} bytes, and {kept.used} of them are used")
     return Manifest(groups=groups, files=files, **value)
+
+
+def _inside(path: str) -> str:
+    if not path.isprintable() or not {"", ".", ".."}.isdisjoint(path.split("/")):
+        raise TypeError(f"the path {path!r}")
+    return path
+
+
+def _typed(made: Kept) -> Kept:
+    for one in fields(made):
+        if type(getattr(made, one.name)).__name__ != one.type:
+            raise TypeError(f"{one.name} is {getattr(made, one.name)!r}")
+    return made

@@ -429,6 +429,33 @@ def seal_again(backup: Path, path: str, **changes: Any) -> None:
     sealed_json.write(DISK, str(backup / MANIFEST_FILE), manifest)
 
 
+PATHS = ("../x", "/x", "a/../../x", "a//b", "", "\0")
+NONSENSE: dict[str, dict[str, Any]] = {
+    "no files": {"files": []},
+    "no groups": {"groups": None},
+    "a file without facts": {"files": {"node.json": {}}},
+    "a length that is no number": {"files": {"node.json": {"bytes": "x", "used": 1, "sha256": ""}}},
+    "more used bytes than there are": {"files": {"node.json": {"bytes": 1, "used": 2, "sha256": ""}}},
+    **{f"the path {path!r}": {"files": {path: {"bytes": 1, "used": 1, "sha256": ""}}} for path in PATHS},
+    "a group in another directory": {"groups": {"..": {}}},
+    "a point without a log": {"groups": {"g1": {}}},
+    "a field too many": {"more": 1},
+}
+
+
+def test_a_manifest_that_says_nonsense_restores_nothing(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its checksum agrees, as that of a forged one does: no file is written, least of all outside of the target."""
+    manifest = sealed_json.read(DISK, str(made[1] / MANIFEST_FILE))
+    for what, changes in NONSENSE.items():
+        sealed_json.write(DISK, str(made[1] / MANIFEST_FILE), {**manifest, **changes})
+        assert run(["restore", "--from", str(made[1]), "--data", str(tmp_path / "r")]) == 1, what
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "does not have the content of a manifest" in line and "use another backup" in line
+        assert not (tmp_path / "r").exists()
+
+
 @pytest.mark.parametrize(
     ("kind", "base", "offset", "reason"),
     [
