@@ -247,11 +247,9 @@ class KeyFileCheck:
         sound = entries.sound & (entries.index >= self.note.first_index)
         edges = np.flatnonzero(np.diff(sound.astype(np.int8), prepend=0, append=0))
         for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            if fresh or begin > 0:
-                if int(entries.index[begin]) > self.note.first_index:
-                    self._pass_over(int(entries.pos[begin]) + HEADER_BYTES)
-                    passed = None
-                fresh = False
+            if (fresh or begin > 0) and int(entries.index[begin]) > self.note.first_index:
+                self._pass_over(int(entries.pos[begin]) + HEADER_BYTES)
+                passed = None
             low, high = map(int, np.searchsorted(keys.row, [begin, end]))
             if passed is None:
                 low += self._held_before(entries.pos[keys.row[low:high]] + HEADER_BYTES)
@@ -260,8 +258,7 @@ class KeyFileCheck:
                 low, passed = low + held, passed - held
             rows = keys.row[low:high]
             self._expect(keys.hashes[low:high], entries.pos[rows] + HEADER_BYTES, entries.field("store_ms")[rows], entries.index[rows])
-        begun = int(entries.index[-1]) >= self.note.first_index
-        return passed, not bool(entries.sound[-1]) if begun else fresh
+        return passed, not bool(sound[-1])
 
     def _held_before(self, pos: I64) -> int:
         """How many of these keys before the first unit are in the previous file: those of messages before this file's first message, and
@@ -269,7 +266,7 @@ class KeyFileCheck:
         if self.number > 1:
             return 0
         low, high = map(int, np.searchsorted(pos, [self.note.begin_pos, self.note.begin_pos + 1]))
-        units = next(read_key_units(self.file, self.note, 1, min(1 + high - low, self.note.count)), None)
+        units = next(read_key_units(self.file, self.note), None)
         here = 0 if units is None else int((units[1]["pos"] == self.note.begin_pos).sum())
         return high - min(here, high - low)
 
@@ -330,11 +327,7 @@ class KeyFileCheck:
         """Skip units of messages below a position, or all remaining ones: their messages are unreadable, but their chains can be
         checked."""
         note = self.note
-        while self.number < note.count:
-            found = next(read_key_units(self.file, note, self.number), None)
-            if found is None:
-                return
-            numbers, units = found
+        for numbers, units in read_key_units(self.file, note, self.number):
             pos = units["pos"].astype(np.int64)
             count = len(units) if until is None else int(np.argmax(pos >= until)) if bool((pos >= until).any()) else len(units)
             if not count:

@@ -354,6 +354,8 @@ def test_the_rows_of_a_position(index: Index) -> None:
         told = [found for found in index.told() if found[0] == "keyindex.position"]
         entry = note.first_index if field_at == 6 else key.index
         assert told == [("keyindex.position", POSITION, entry, 0, size)], names[field_at]
+        # The header is right if it is the one of the units.
+        assert field_at != 6 or index.told() == told
     for order in ([1, 0, *range(2, len(rows))], [0, 0, *range(1, len(rows))]):
         size = index.place([rows[at] for at in order])
         assert index.told()[0] == ("keyindex.position", POSITION, None, 0, size)
@@ -367,6 +369,29 @@ def test_the_rows_of_a_position(index: Index) -> None:
         changed[at][5] = 2
         size = index.place(changed)
         assert (("keyindex.position", POSITION, None, 0, size) in index.told()) == (at < len(rows) - 1)
+
+
+def test_the_last_message_of_a_file_read_at_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entry is named, also where those before it were read with it."""
+    read_log_by(monkeypatch, 1 << 20)
+    for at, note in enumerate(index.notes):
+        rows = [other.row() for other in index.notes]
+        rows[at][10] += 1
+        size = index.place(rows)
+        told = [found for found in index.told() if found[0] == "keyindex.position"]
+        assert told == [("keyindex.position", POSITION, note.keys[-1].index, 0, size)]
+
+
+def test_the_log_without_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first entry of a file is then found among others. A file of the log with an impossible name is none of it."""
+    for number, (back, window, units) in enumerate(((2, 700, 2), (4, 1 << 20, 5))):
+        read_log_by(monkeypatch, window)
+        one = Index(tmp_path / str(number), back=back, units=units)
+        shutil.rmtree(one.writer.log / "index")
+        assert one.told() == [], (back, window, units)
+        data = one.writer.log / "data"
+        shutil.copy(data / f"{0:020d}", data / f"{7:020d}")
+        assert one.told() == [], (back, window, units)
 
 
 def test_files_that_are_missing_short_or_too_many(index: Index) -> None:
@@ -406,7 +431,7 @@ def test_every_byte_of_a_file(index: Index) -> None:
             (index.root / "abort").touch()
         task = index.replica.task(note.name)
         path, size = index.file(note), len(note.content())
-        for at in (0, 15, 23, 39, HEAD, note.unit(0) - 1, note.unit(0), *range(note.unit(1) - 1, note.unit(2) + 1), size - 1):
+        for at in (0, 15, 23, 39, HEAD, HEAD + 5, note.unit(0) - 1, note.unit(0), *range(note.unit(1) - 1, note.unit(2) + 1), size - 1):
             flip(path, at)
             number = (at - note.unit(0)) // 20
             held = at >= note.unit(1) and number <= len(note.keys)
@@ -430,8 +455,9 @@ def test_several_bytes(index: Index) -> None:
     assert found == [*expected, ("keyindex.tail", note.unit(0) + 3, note.unit(0) + 10)]
 
 
-def test_the_filter_of_a_full_file(tmp_path: Path) -> None:
-    """A function of its hashes; a missing one is made again."""
+def test_the_filter_of_a_full_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of its hashes; a missing one is made again. Many units of a slot at once are in their order."""
+    monkeypatch.setattr(key_files, "UNITS_AT_ONCE", 1 << 16)
     index = Index(tmp_path, counts=(54,) * 8, units=427, slots=7)
     note, other = index.notes[0], index.notes[1]
     path, good = index.bloom(note), note.bloom()
@@ -504,6 +530,48 @@ def test_a_wrong_unit_beside_a_damaged_entry(tmp_path: Path) -> None:
                 assert found == [("keyindex.unit", entry, at, at + 1)], (damaged, key.index)
                 flip(index.file(note), at)
         index.hurt(damaged)
+
+
+def test_a_damaged_first_entry_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which keys of the following ones are in the previous file is then told by the place of the file's first message: a wrong unit, or a
+    wrong place, is found as itself."""
+    read_log_by(monkeypatch, 1 << 20)
+    index = Index(tmp_path, counts=(1,) * 12, units=4, back=2)
+    rows = [note.row() for note in index.notes]
+    for at, note in enumerate(index.notes[1:], 1):
+        path, shown = index.file(note), f"index/{note.name}"
+        index.hurt(note.first_index)
+        assert index.told() == []
+        raw = note.content()
+        start = note.unit(2) + 4
+        path.write_bytes(raw[:start] + struct.pack(">q", note.keys[0].pos) + raw[start + 8 :])
+        assert [found[:3] for found in index.told()] == [("keyindex.unit", shown, note.keys[1].index)]
+        path.write_bytes(raw)
+        changed = [list(row) for row in rows]
+        changed[at][9] -= 1
+        index.place(changed)
+        assert [found[:3] for found in index.told()] == [
+            ("keyindex.position", POSITION, note.keys[0].index), ("keyindex.header", shown, None)
+        ]  # fmt: skip
+        index.place()
+        index.hurt(note.first_index)
+
+
+def test_the_place_of_a_damaged_first_message(tmp_path: Path) -> None:
+    """If the position has a wrong one, only the header differs; if its unit has, this may be any place before the next message."""
+    index = Index(tmp_path)
+    note = index.notes[0]
+    index.hurt(note.first_index)
+    rows = [other.row() for other in index.notes]
+    rows[0][9] += 10**6
+    index.place(rows)
+    assert [found[:2] for found in index.told()] == [("keyindex.header", f"index/{note.name}")]
+    index.place()
+    raw, start = note.content(), note.unit(1) + 4
+    for pos in (0, note.keys[1].pos - 96, note.keys[1].pos - 1):
+        index.file(note).write_bytes(raw[:start] + struct.pack(">q", pos) + raw[start + 8 :])
+        assert index.told() == [], pos
+    assert note.keys[1].index == note.first_index + 1
 
 
 def test_log_files_that_cannot_be_read(tmp_path: Path) -> None:
