@@ -6,6 +6,7 @@ Nothing here judges, and no code is shared with the writer: the same document is
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ ENTRY_BYTES_MIN = HEADER_BYTES + 91
 INDEX_UNIT_BYTES = 32
 QUEUE_UNIT_BYTES = 20
 PAGE = 4096
+LOG_CHECKPOINT = re.compile(rb"endIndex=(0|-?[1-9][0-9]{0,18})\ncommittedIndex=(0|-?[1-9][0-9]{0,18})\n")
 BLANK_MAGIC = -1
 ENTRY_MAGIC = 1
 RECORD_V1, RECORD_V2 = 0xDAA320A7, 0xDAA320AB
@@ -272,10 +274,5 @@ def _compact(value: Mapping[str, Any]) -> bytes:
 
 def log_checkpoint(raw: bytes) -> tuple[int, int] | None:
     """(endIndex, committedIndex); None if the text has any other form."""
-    lines = raw.split(b"\n")
-    if len(lines) != 3 or lines[2] or not lines[0].startswith(b"endIndex=") or not lines[1].startswith(b"committedIndex="):
-        return None
-    try:
-        return int(lines[0][9:]), int(lines[1][15:])
-    except ValueError:
-        return None
+    found = LOG_CHECKPOINT.fullmatch(raw)
+    return None if found is None else (int(found[1]), int(found[2]))

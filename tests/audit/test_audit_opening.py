@@ -376,8 +376,12 @@ def test_the_checkpoint_of_the_log(node: Writer) -> None:
             one = opened(node, point)
             assert (one.end_hint, one.commit) == ((end, min(commit, limit)) if good else (None, None)), (end, commit)
             assert told(one) == ([] if good else [f"checkpoint.text g1/dledger-n1/checkpoint 0-{length}"])
-    length = put(path, b"endIndex=1\n")
-    assert told(opened(node)) == [f"checkpoint.text g1/dledger-n1/checkpoint 0-{length}"]
+    texts = ["endIndex=1\n", "endIndex=1\ncommittedIndex=1", "committedIndex=1\nendIndex=1\n", "endIndex=1\ncommittedIndex=1\n\n"]
+    for other in ("+1", "01", "1_0", " 1", "1 ", "-0", "--1", "", "x", "1\n", "1" * 20, "1" * 5000):
+        texts += [f"endIndex={other}\ncommittedIndex=0\n", f"endIndex=9\ncommittedIndex={other}\n"]
+    for text in texts:
+        length = put(path, text.encode())
+        assert told(opened(node)) == [f"checkpoint.text g1/dledger-n1/checkpoint 0-{length}"], text
     path.unlink()
     assert (told(opened(node)), opened(node).commit) == ([], None)
 
