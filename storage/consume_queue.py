@@ -474,7 +474,7 @@ class ConsumeQueues:
         self._files.clear()
         for topic in self._disk.listdir(self.directory):
             for queue in self._disk.listdir(f"{self.directory}/{topic}"):
-                if not queue.isdigit():
+                if not (queue.isascii() and queue.isdigit()):
                     continue
                 key = topic, int(queue)
                 bases = self._files.setdefault(key, set())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ledgermq.proto.delays import DELAY_LEVELS_MS, level_ms
 from ledgermq.proto.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from ledgermq.storage.rocketmq.configuration import Configuration
-from ledgermq.storage.rocketmq.records import INNER_BATCH, PREPARED, ROLLBACK, TRANSACTION_BITS, Message, pairs_of
+from ledgermq.storage.rocketmq.records import INNER_BATCH, PREPARED, ROLLBACK, TRANSACTION_BITS, Message, number_of, pairs_of
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 WHEEL_TOPIC = "rmq_sys_wheel_timer"
@@ -75,16 +75,15 @@ class Sorter:
 
     def _delayed(self, message: Message) -> Kept | str:
         pairs = pairs_of(message.properties)
-        real, queue = pairs.get("REAL_TOPIC", ""), pairs.get("REAL_QID", "")
+        real, queue = pairs.get("REAL_TOPIC", ""), number_of(pairs.get("REAL_QID", ""))
         scheduled = message.topic == SCHEDULE_TOPIC
         if scheduled:
             if message.queue_offset < (self.configuration.delay_offsets or {}).get(message.queue + 1, 0):
                 return DELIVERED
             deliver_ms = message.store_ms + level_ms(min(message.queue + 1, len(DELAY_LEVELS_MS)))
         else:
-            due = pairs.get("TIMER_OUT_MS", "")
-            deliver_ms = int(due) if due.isdigit() else 0
-            if deliver_ms and deliver_ms <= (self.configuration.timers_read_ms or 0):
+            deliver_ms = number_of(pairs.get("TIMER_OUT_MS", ""))
+            if 0 < deliver_ms <= (self.configuration.timers_read_ms or 0):
                 return DELIVERED
             if "TIMER_DEL_UNIQKEY" in pairs:
                 return RECALLED
@@ -93,11 +92,11 @@ class Sorter:
                 return RECALLED
             if self.rolled.get(unique, message.position) != message.position:
                 return ROLLED
-        if not real or not queue.isdigit() or deliver_ms <= 0:
+        if not real or queue < 0 or deliver_ms <= 0:
             return ODD_DELAY
         if is_internal(real):
             return SYSTEM
-        return Kept(real, int(queue), deliver_ms) if self._is_wanted(real) else UNASKED
+        return Kept(real, queue, deliver_ms) if self._is_wanted(real) else UNASKED
 
     def learn(self, message: Message) -> None:
         """Record a timer wheel message that refers to another message."""

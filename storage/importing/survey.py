@@ -25,7 +25,7 @@ from ledgermq.storage.importing.sorting import (
 from ledgermq.storage.rocketmq.configuration import Configuration, queue_ends, read_configuration
 from ledgermq.storage.rocketmq.layout import StoreRoot
 from ledgermq.storage.rocketmq.reading import Damage, Reader
-from ledgermq.storage.rocketmq.records import RECORD_MIN_BYTES, Message
+from ledgermq.storage.rocketmq.records import RECORD_MIN_BYTES, Message, number_of
 
 QueueKey = tuple[str, int]
 MAX_QUEUES = 1024
@@ -107,7 +107,7 @@ def survey(root: StoreRoot, *, topics: Collection[str] | None, skip_damaged: boo
             halves[message.queue_offset] = None
         elif message.topic == OP_TOPIC:
             for piece in message.body.split(b","):
-                halves.pop(int(piece) if piece.isdigit() else -1, None)
+                halves.pop(number_of(piece), None)
         kept = found.sorter.sort(message)
         if isinstance(kept, str) or kept.deliver_ms:
             found.others[message.topic, message.queue] = message.queue_offset + 1

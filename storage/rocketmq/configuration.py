@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.rocketmq.records import number_of
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
 _UNIT = struct.Struct(">qiq")
@@ -143,7 +144,7 @@ def queue_ends(root: str, log_end: int) -> dict[tuple[str, int], int]:
     top = f"{root}/consumequeue"
     for topic in sorted(os.listdir(top)) if os.path.isdir(top) else ():
         for queue in sorted(os.listdir(f"{top}/{topic}")) if os.path.isdir(f"{top}/{topic}") else ():
-            if queue.isdigit():
+            if number_of(queue) >= 0:
                 end = _queue_end(f"{top}/{topic}/{queue}", log_end)
                 if end:
                     ends[topic, int(queue)] = end
@@ -151,7 +152,7 @@ def queue_ends(root: str, log_end: int) -> dict[tuple[str, int], int]:
 
 
 def _queue_end(directory: str, log_end: int) -> int:
-    names = sorted(name for name in os.listdir(directory) if len(name) == 20 and name.isdigit())
+    names = sorted(name for name in os.listdir(directory) if len(name) == 20 and name.isascii() and name.isdigit())
     for name in reversed(names):
         base, path = int(name), f"{directory}/{name}"
         size = os.stat(path).st_size - os.stat(path).st_size % _UNIT.size

@@ -113,3 +113,8 @@ def pairs_of(properties: bytes) -> dict[str, str]:
         if separator and name and value:
             out[name] = value
     return out
+
+
+def number_of(text: str | bytes) -> int:
+    """A number of less than 19 digits; -1 for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1

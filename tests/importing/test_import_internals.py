@@ -67,6 +67,26 @@ def test_the_timer_wheel(tmp_path: Path, import_store: Run) -> None:
     assert reasons == {"delayed, and delivered before": 1, "delayed, and recalled": 2, "delayed, and stored again for later": 1}
 
 
+ODD = ("", "x", "-1", "+1", "²", "1" * 1000, str(1 << 63))
+"""What is no number of a queue, and no time."""
+
+
+def test_delayed_messages_that_name_no_queue_or_no_time(tmp_path: Path, import_store: Run) -> None:
+    """They are left out and told; so is what has a number that does not fit."""
+    root = StoreRoot(tmp_path / "store")
+    for odd in ODD:
+        names = {"UNIQ_KEY": "u", "REAL_TOPIC": "orders", "REAL_QID": "0", "TIMER_OUT_MS": odd}
+        root.send("rmq_sys_wheel_timer", b"time", 0, properties=names, store_ms=BORN_MS)
+    for odd in ODD:
+        names = {"UNIQ_KEY": "q", "REAL_TOPIC": "orders", "REAL_QID": odd, "TIMER_OUT_MS": str(BORN_MS + 5000)}
+        root.send("rmq_sys_wheel_timer", b"queue", 0, properties=names, store_ms=BORN_MS)
+    root.send("RMQ_SYS_TRANS_OP_HALF_TOPIC", ",".join(ODD).encode(), 0, properties={"TAGS": "d"}, store_ms=BORN_MS)
+    root.send("orders", b"last", 0, properties={"UNIQ_KEY": "A"}, store_ms=BORN_MS)
+    status, told, _ = import_store(root.write())
+    assert (status, told["audit"], [topic["delayed"] for topic in told["topics"]]) == (0, "PASS", [0])
+    assert {"topic": "rmq_sys_wheel_timer", "reason": "delayed, without a topic or a time", "messages": 14} in told["left_out"]
+
+
 def test_transactions(tmp_path: Path, import_store: Run) -> None:
     """Committed transactions are ordinary messages; open half messages are reported, and dropped only with --yes."""
     root = StoreRoot(tmp_path / "store")

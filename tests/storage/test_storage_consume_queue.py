@@ -133,6 +133,21 @@ def test_lost_files_are_noticed(tmp_path: Path) -> None:
     assert len(again.read("a", 0, 0, 99)) == 25
 
 
+def test_what_is_no_queue_is_left_alone(tmp_path: Path) -> None:
+    """Directories whose names are no numbers, also if they are digits of other scripts."""
+    queues = fresh(tmp_path)
+    queues.append(run("a", 0, 0, 3))
+    table = queues.next_offsets()
+    queues.close()
+    for name in ("x", "-1", "²", "\N{ARABIC-INDIC DIGIT THREE}"):
+        (tmp_path / "consumequeue/a" / name).mkdir()
+        (tmp_path / "consumequeue/a" / name / "file").touch()
+    again = fresh(tmp_path)
+    again.start(table, units_above_max=3)
+    assert again.next_offsets() == {"a": {0: 3}}
+    assert len(list((tmp_path / "consumequeue/a").glob("*/file"))) == 4
+
+
 def test_open_files_are_bounded(tmp_path: Path) -> None:
     """A thousand queues work with a handful of open files, and every dirty file is still synced."""
     disk = FaultyDisk(RealDisk())

@@ -122,7 +122,7 @@ class QueueView:
         topics: Sequence[str] = names_in(root) if wanted.topics is None else sorted(wanted.topics)
         for topic in topics:
             for queue in names_in(f"{root}/{topic}"):
-                if not queue.isdigit() or not is_directory(f"{root}/{topic}/{queue}"):
+                if not (queue.isascii() and queue.isdigit()) or not is_directory(f"{root}/{topic}/{queue}"):
                     continue
                 for base, name in numbered_files(f"{root}/{topic}/{queue}"):
                     if span.meets(base, base + replica.sizes[2] - 1):
