@@ -321,14 +321,12 @@ def _name_divergence(
 
 
 def _contents(one: Replica, index: int) -> list[int]:
-    """The content of the next entries of the same log file, independent of their positions."""
+    """The content of the next entries, independent of their positions; −1 for those in other log files."""
     task = one.task(f"{0:020d}")
     found = [header_at(task, each) for each in range(index, index + bytewise.LOOK_AHEAD)]
-    places = [(pos, fields[1]) for pos, fields in (each for each in found if each is not None)]
-    base = places[0][0] - places[0][0] % one.sizes[0]
-    inside = [(pos - base, size) for pos, size in places if pos < base + one.sizes[0]]
-    columns = np.array(inside, np.int64).reshape(-1, 2)
-    return bytewise.contents(f"{one.log}/data/{base:020d}", columns[:, 0], columns[:, 1], 0)
+    places = np.array([(pos, fields[1]) for pos, fields in (each for each in found if each is not None)], np.int64)
+    base = places[0, 0] - places[0, 0] % one.sizes[0]
+    return bytewise.contents(f"{one.log}/data/{base:020d}", places[:, 0] - base, places[:, 1], 0)
 
 
 def _note_commits(result: GroupResult) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import cache
+from itertools import groupby, product
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -22,7 +24,7 @@ from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import Begin
 from tests.audit.altering import alter
 from tests.audit.damage_cases import NODES, flip
-from tests.audit.log_writer import Message, Placed, Writer, election, membership
+from tests.audit.log_writer import RAFT, Message, Placed, Writer, election, membership
 from tests.audit.test_audit_appointed import forced, members
 
 FILE_BYTES = 1024
@@ -85,6 +87,13 @@ def test_the_compared_index_is_that_of_a_majority(tmp_path: Path) -> None:
     assert agree("g1", [replica(whole["n1"][12])]).compared is None
 
 
+def test_only_members_are_compared(tmp_path: Path) -> None:
+    ones = [replica(write(tmp_path, name, MESSAGES)) for name in NODES]
+    former = replica(write(tmp_path, "n4", [*MESSAGES[:6], *(message(at, 1, "x") for at in range(6, 12))]))
+    result = agree("g1", [*ones, former])
+    assert (result.findings, result.compared, former.stale_from) == ([], 11, None)
+
+
 def contents(writer: Writer, index: int, count: int) -> list[int]:
     """What the entries from one on hold, as far as they are in the file of the first."""
     first = writer.entries[index]
@@ -141,6 +150,19 @@ def test_uncommitted_entries_of_an_older_leader(tmp_path: Path) -> None:
         one = replica(other, commit=commit)
         result = agree("g1", [replica(short[0]), one, replica(short[1])])
         assert (one.stale_from is None and not result.divergent) is (place > 5), (place, term, commit)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_longer_history_of_one_replica_hides_nothing(tmp_path: Path, place: int) -> None:
+    """Whichever of the replicas has it."""
+    names = [name for at, name in enumerate(NODES) if at != place]
+    ones = [replica(write(tmp_path, name, MESSAGES)) for name in names]
+    other = [*MESSAGES[:6], *(message(at, 0, "x") for at in range(6, 30))]
+    ones.insert(place, longer := replica(write(tmp_path, NODES[place], other)))
+    for report in longer.reports:
+        report.flaws.clear()
+    result = agree("g1", ones)
+    assert (result.compared, longer.stale_from, result.divergent) == (11, 6, {})
 
 
 def flipped(writer: Writer, entry: Placed, *places: int) -> None:
@@ -234,6 +256,40 @@ def test_entries_to_which_no_unit_leads_tell_nothing(tmp_path: Path, term: int, 
             assert parted == [place], (place, lost)
 
 
+class FakeWords(agreement._Words):
+    """Chain words by replica and index; None where no unit leads to the entry. No others are looked for."""
+
+    def __init__(self, words: Mapping[str, Mapping[int, int | None]]) -> None:
+        self.at = cache(lambda name, index: words[name][index])
+
+
+@pytest.mark.parametrize("near", [0, 1])
+def test_where_two_histories_part(near: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every two logs of up to four entries, whichever entries cannot be found: as long as no more than `NEIGHBOURS` in a row are
+    lacking, the last common entry and the first different one of all that can be found; otherwise nothing that is wrong."""
+    monkeypatch.setattr(agreement, "NEIGHBOURS", near)
+    for begins, lasts, part in product(product(range(3), repeat=2), product(range(-1, 4), repeat=2), range(5)):
+        both = range(max(begins), min(lasts) + 1)
+        for found in product((True, False), repeat=len(both)):
+            known = [index for index, there in zip(both, found, strict=True) if there]
+            words = FakeWords({
+                "n1": {index: index if index in known else None for index in both},
+                "n2": {index: index if index < part else -1 for index in both},
+            })
+            one, other = (
+                cast(Replica, SimpleNamespace(name=name, begin=SimpleNamespace(index=begin), last_index=last))
+                for name, begin, last in zip(NODES[:2], begins, lasts, strict=True)
+            )
+            shared, parted = words.parting(one, other)
+            last = max((index for index in known if index < part), default=min(max(begins) - 1, *lasts))
+            first = min((index for index in known if index >= part), default=None)
+            lacking = max((len(list(run)) for there, run in groupby(found) if not there), default=0)
+            if lacking <= near:
+                assert (shared, parted) == (last, first), (begins, lasts, part, known)
+            assert shared <= last and (parted is None or (parted in known and parted >= part)), (begins, lasts, part, known)
+            assert shared in known or shared == min(max(begins) - 1, *lasts)
+
+
 def test_equal_histories_are_compared_as_far_as_units_lead_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those just before the last common entry serve as well."""
     monkeypatch.setattr(agreement, "NEIGHBOURS", 3)
@@ -249,6 +305,42 @@ def test_equal_histories_are_compared_as_far_as_units_lead_to_them(tmp_path: Pat
                 assert any("n2 ends" in reason for reason in result.reasons)
         if result.compared is not None:
             assert result.compared <= min(first + count - 1, one.last_index)
+
+
+def test_no_unit_leads_to_the_end_of_the_shorter_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "NEIGHBOURS", 2)
+    ones = [replica(write(tmp_path, name, MESSAGES[: 12 if name == "n2" else 7])) for name in NODES]
+    zero_units(write(tmp_path, "n2", MESSAGES), [4, 5, 6])
+    lacks = "index units lead to none of the entries behind it"
+    reason = f"group g1: n2 was compared up to index 3 only, {lacks}; audit without --agreement"
+    result = agree("g1", ones)
+    assert (result.compared, result.reasons) == (6, [reason])
+
+
+def test_damage_behind_a_file_whose_end_no_unit_leads_to(tmp_path: Path) -> None:
+    right = [write(tmp_path, name, MESSAGES) for name in ("n1", "n3")]
+    other = write(tmp_path, "n2", MESSAGES)
+    _, second = (entry for entry in other.entries if is_last_of_file(other, entry))
+    flipped(other, second, 37)
+    one = replica(other, clean=False)
+    one.reports[0].last_index = None
+    result = agree("g1", [replica(right[0]), one, replica(right[1])])
+    assert [(name, flaw.rule, flaw.index) for name, flaw in flaws(result)] == [("n2", "entry.chain", second.index)]
+
+
+def test_of_a_damaged_entry_the_whole_is_named_if_the_other_replica_lacks_it(tmp_path: Path) -> None:
+    """Its log file is cut, so no bytes are there to compare."""
+    right = [write(tmp_path, name, MESSAGES) for name in ("n1", "n3")]
+    other = write(tmp_path, "n2", MESSAGES)
+    entry = other.entries[11]
+    ones = [replica(each) for each in (right[0], other, right[1])]
+    flipped(other, entry, 37)
+    for each in right:
+        path = data(each, entry)
+        path.write_bytes(path.read_bytes()[: entry.pos % FILE_BYTES + 60])
+    ((name, flaw),) = [found for found in flaws(agree("g1", ones)) if found[1].rule == "entry.chain"]
+    at = entry.pos % FILE_BYTES
+    assert (name, flaw.index, flaw.byte_from, flaw.byte_to) == ("n2", 11, at, at + entry.size)
 
 
 def test_an_entry_that_cannot_be_read_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,7 +574,7 @@ def test_findings_are_in_order(tmp_path: Path) -> None:
 
 
 def test_members_are_those_of_the_newest_record(tmp_path: Path) -> None:
-    """The one in the snapshot, which names its entry; the others tell nothing."""
+    """The one in the snapshot, which names its entry; the others tell nothing. A log may have one file only, or more."""
     for number, (index, voters) in enumerate(product((5, None, "5"), (("n1", "n2"), ()))):
         ones = [replica(write(tmp_path / str(number), name, MESSAGES)) for name in NODES]
         for one in ones:
@@ -490,6 +582,11 @@ def test_members_are_those_of_the_newest_record(tmp_path: Path) -> None:
         result = agree("g1", ones)
         assert result.voters == ((voters or ()) if index == 5 else NODES)
         assert (result.learners == ("n3",)) is (index == 5)
+    for length in (2, 12):
+        ones = [replica(write(tmp_path / f"of {length}", name, MESSAGES[:length])) for name in NODES]
+        for one in ones:
+            one.snapshot = {"members": {"index": 1, "voters": {"n1": {}, "n2": {}}, "learners": {}}}
+        assert agree("g1", ones).voters == ("n1", "n2")
     ones[0].snapshot, ones[0].reports = {"members": {"index": 5, "voters": {}}}, []
     assert agree("g1", ones).group == "g1"
     ones[1].snapshot = {"members": [1]}
@@ -498,7 +595,7 @@ def test_members_are_those_of_the_newest_record(tmp_path: Path) -> None:
 
 def test_what_was_recorded_as_committed_must_be_compared(tmp_path: Path) -> None:
     """By a checkpoint or by a snapshot; if not, index units may lack, and only the bytes tell."""
-    for number, (commit, applied, length) in enumerate(product((None, -1, 6, 7), (None, "x", 6, 7), (8,))):
+    for number, (commit, applied, length) in enumerate(product((None, -1, 0, 6, 7), (None, "x", 6, 7), (8,))):
         ones = [replica(write(tmp_path / str(number), name, MESSAGES[: length if name == "n1" else 7])) for name in NODES]
         ones[0].commit, ones[0].clean = commit, False
         ones[0].snapshot = None if applied is None else {"applied_index": applied}
@@ -530,7 +627,7 @@ def second(node: str, salt: str, count: int = 4) -> list[Message]:
 
 def test_the_confirmed_entry_of_the_highest_epoch_counts(tmp_path: Path) -> None:
     """And of the highest index in it; as far as its replica reaches."""
-    for number, (epochs, commits) in enumerate(product(product((1, 2), repeat=3), product((-1, 3, 7, 20), repeat=3))):
+    for number, (epochs, commits) in enumerate(product(product((1, 2), repeat=3), product((-1, 0, 3, 7, 20), repeat=3))):
         if number % 11:
             continue
         ones = [
@@ -546,8 +643,9 @@ def test_the_confirmed_entry_of_the_highest_epoch_counts(tmp_path: Path) -> None
 
 
 def test_who_is_outvoted(tmp_path: Path) -> None:
-    """A replica whose history two others, and a majority, recorded otherwise; entries that nobody recorded count for nothing."""
-    for number, (mine, theirs, other) in enumerate(product((5, 8), (5, 8), (5, 8))):
+    """A replica whose history two others, and a majority, recorded otherwise; entries that nobody recorded count for nothing. The histories
+    part at entry 6."""
+    for number, (mine, theirs, other) in enumerate(product((5, 6, 8), repeat=3)):
         base = tmp_path / str(number)
         ones = [
             appointed(base, "n1", [*FIRST, *second("n1", "a")], mine, clean=False),
@@ -555,13 +653,46 @@ def test_who_is_outvoted(tmp_path: Path) -> None:
             appointed(base, "n3", [*FIRST, *(message(at, 1, "b") for at in range(5))], other, clean=False),
         ]
         result = agree("g1", ones)
-        if mine == 8 and (theirs, other) == (8, 8):
-            assert (result.proven_by, result.compared, result.divergent) == ("n2", 8, {"n1": 6})
-        elif mine == 8:
-            assert (result.proven_by, result.compared) == ("n1", 8)
-            assert result.divergent == {name: 6 for name, commit in (("n2", theirs), ("n3", other)) if commit == 8}
+        against = {name for name, commit in (("n2", theirs), ("n3", other)) if commit >= 6}
+        if mine >= 6 and len(against) < 2:
+            assert (result.proven_by, result.compared, result.divergent) == ("n1", mine, dict.fromkeys(against, 6))
+        elif mine >= 6:
+            proven = "n2" if theirs >= other else "n3"
+            assert (result.proven_by, result.compared, result.divergent) == (proven, max(theirs, other), {"n1": 6})
         else:
             assert result.compared == max(theirs, other) and result.divergent == {}
+
+
+def test_two_of_five_outvote_nobody(tmp_path: Path) -> None:
+    """They are fewer than half, although the history that they recorded has fewer against it."""
+    names = [*NODES, "n4", "n5"]
+    body = {"v": 3, "voters": {name: {} for name in names}, "learners": {}, "reason": "", "rule": "in-sync", "since": 0}
+    start = Message(RAFT, json.dumps(body).encode(), tag="membership", channel=1, term=0)
+    sides = {
+        "a": [start, *FIRST, *second("n1", "a")],
+        "b": [start, *FIRST, *(message(at, 1, "b") for at in range(5))],
+        "-": [start, *FIRST],
+    }
+    ones = [
+        replica(write(tmp_path, name, sides[side]), commit=5 if side == "-" else 8, clean=False)
+        for name, side in zip(names, "abb--", strict=True)
+    ]
+    result = agree("g1", ones)
+    assert (result.proven_by, result.compared, result.divergent) == ("n1", 8, {"n2": 6, "n3": 6})
+
+
+def test_the_end_of_a_file_that_is_the_last_compared_entry(tmp_path: Path) -> None:
+    """Damage there is found by it; what follows on all replicas is the same."""
+    history = [*FIRST, *(message(at) for at in range(6, 12))]
+    sound = {name: write(tmp_path, name, [members("in-sync"), *history]) for name in NODES}
+    ends = [entry for entry in sound["n1"].entries if is_last_of_file(sound["n1"], entry)]
+    assert len(ends) > 1
+    for commit, end in product(range(12), ends):
+        other = write(tmp_path / f"{commit}-{end.index}", "n2", [members("in-sync"), *history])
+        flipped(other, other.entries[end.index], 37)
+        result = agree("g1", [replica({**sound, "n2": other}[name], commit=commit, clean=False) for name in NODES])
+        told = [(name, flaw.rule, flaw.index) for name, flaw in flaws(result)]
+        assert told == ([("n2", "entry.chain", end.index)] if commit >= end.index else []), (commit, end.index)
 
 
 def test_pairs_that_outvote_each_other(tmp_path: Path) -> None:
@@ -587,7 +718,7 @@ def test_pairs_that_outvote_each_other(tmp_path: Path) -> None:
 def test_what_an_operator_gave_up_is_no_other_history(tmp_path: Path) -> None:
     """From the entry behind the last one that the forced master kept, if it is of an older epoch. The record is the second entry of its
     epoch, intact, and in the log."""
-    for number, (kept, epoch, spoilt, commit) in enumerate(product((5, 6), (2, 1), ("", "body", "word", "topic", "text"), (5, 10))):
+    for number, (kept, epoch, spoilt, commit) in enumerate(product((5, 6), (2, 1), ("", "body", "word", "topic", "text"), (5, 6, 10))):
         record = forced(epoch, "n2", kept)
         if spoilt == "topic":
             record = replace(record, topic="other")
@@ -604,7 +735,7 @@ def test_what_an_operator_gave_up_is_no_other_history(tmp_path: Path) -> None:
         old = appointed(base, "n1", [*FIRST, *(message(at, 1, "old") for at in range(6))], commit, clean=False)
         ones = [old, replica(new, commit=9, clean=False), appointed(base, "n3", FIRST, 5, clean=False)]
         result = agree("g1", ones)
-        given_up = commit == 10 and kept == 5 and epoch == 2 and not spoilt
+        given_up = commit >= 6 and kept == 5 and epoch == 2 and not spoilt
         if commit == 5:
             assert old.stale_from == 6 and result.given_up == {} and result.divergent == {}
         else:
