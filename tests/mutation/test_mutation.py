@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import EXPLAINED, RESULTS, ROOT, complaints, read
+from tests.mutation.__main__ import AREAS, EXPLAINED, RESULTS, ROOT, complaints, files_of, read, work_on
 from tests.mutation.judging import differs
 from tests.mutation.mutants import functions, mutants, source_digest, watched
 
@@ -232,5 +232,12 @@ def test_what_a_run_complains_about() -> None:
 
 
 def test_every_mutant_that_was_left_is_explained() -> None:
-    """The committed results and explanations agree. Whether the results are those of this tree, a run of the tester finds out."""
+    """The committed results and explanations agree."""
     assert complaints(read(RESULTS), read(EXPLAINED)) == []
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_every_function_was_judged_as_it_is(area: str) -> None:
+    """One that changed is to be judged again: `python -m tests.mutation --tests FILE --paths FILE`."""
+    paths, _ = AREAS[area]
+    assert [f"{file} {target.name}" for file, target, _ in work_on(files_of(paths), fresh=False)] == []
