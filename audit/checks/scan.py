@@ -20,7 +20,6 @@ from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
 from ledgermq.audit.reading.decode import (
     ENTRY_MAGIC,
-    HEADER,
     HEADER_BYTES,
     I64,
     RECORD_FIXED_BYTES,
@@ -144,7 +143,6 @@ class Scan:
         self._index = derived.IndexCheck(task)
         self._order = OrderCheck(task)
         self._flaws: list[Flaw] = []
-        self._chain: int | None = None
         self._store_ms = -1
         self._term = 0
         self._done = 0
@@ -161,7 +159,7 @@ class Scan:
         try:
             digests = bytewise.Digests(self._kernel)
             if isinstance(file, StoredObject):
-                # An object is fetched once, so it is digested in the same pass.
+                # An object is fetched once, so it is digested in the same pass, which reads all of it.
                 file.watch(digests.add)
             report.length = file.size
             self._check_length()
@@ -173,7 +171,6 @@ class Scan:
             self._flaws += walk.flaws
             self._reach(report.length)
             if isinstance(file, StoredObject):
-                file.read_rest()
                 report.sha256, report.root = digests.found(report.end)
         except OSError as error:
             self._unreadable(error)
@@ -210,7 +207,7 @@ class Scan:
         report, kernel = self.report, self._kernel
         if kernel is None:
             return None
-        previous = self._chain if joined else self._hint(start, int.from_bytes(window[8:16]))
+        previous = report.last_chain if joined else self._hint(start, window)
         index = None if report.last_index is None else report.last_index + 1
         pos = self.task.base + start
         if previous is None or not may_ask(pos, index or 0, previous):
@@ -247,7 +244,7 @@ class Scan:
         report.sound += clean.count
         report.last_index = report.last_intact_index = clean.index + clean.count - 1
         self._term = report.last_term = report.last_sound_term = clean.last_term
-        self._chain = report.last_chain = clean.last_chain
+        report.last_chain = clean.last_chain
         self._store_ms = report.last_store_ms = clean.last_store_ms
         report.last_at = start + clean.last_at
         for note in clean.noted:
@@ -269,7 +266,7 @@ class Scan:
         report, rows, count = self.report, piece.rows, piece.count
         body_crcs = self._body_crcs(piece)
         inputs = chain_inputs(rows, body_crcs)
-        previous = self._chain if piece.joined else self._hint(piece.start, int(piece.rows["index"][0]))
+        previous = report.last_chain if piece.joined else self._hint(piece.start, piece.window)
         begins = previous is not None and crc(inputs[:40], previous) == int(rows["chain_crc"][0])
         index, header_flawed = self._check_headers(piece, begins)
         intact, proven = self._check_chain(piece, index, body_crcs, inputs, previous, header_flawed)
@@ -282,7 +279,7 @@ class Scan:
         self._check_order(piece, columns)
         report.entries += count
         report.last_index, report.last_term = int(index[count - 1]), int(columns.term[-1])
-        self._chain = report.last_chain = int(rows["chain_crc"][count - 1])
+        report.last_chain = int(rows["chain_crc"][count - 1])
         report.last_at = piece.start + int(piece.offsets[count - 1])
         report.damaged += columns.index[~columns.intact].tolist()
         sound_indexes = columns.index[columns.intact]
@@ -297,16 +294,15 @@ class Scan:
 
     def _body_crcs(self, piece: Piece) -> U32:
         view = memoryview(piece.window)
-        starts = (piece.offsets + HEADER_BYTES).tolist()
-        ends = (piece.offsets + piece.sizes).tolist()
-        return np.array([crc32c(view[a:b]) for a, b in zip(starts, ends, strict=True)], np.uint32)
+        bodies = np.stack((piece.offsets + HEADER_BYTES, piece.offsets + piece.sizes), axis=1)
+        return np.array([crc32c(view[a:b]) for a, b in bodies.tolist()], np.uint32)
 
-    def _hint(self, start: int, index: int) -> int | None:
-        """The chain value before an entry that follows no other: the seed, or the word of the previous file's last entry, found by the
-        index."""
+    def _hint(self, start: int, window: bytes) -> int | None:
+        """The chain value before the first entry of a window, which follows no other: the seed, or the word of the previous file's last
+        entry, found by the index."""
         if start == 0 and self.task.base == self.task.begin_pos:
             return self.task.seed
-        return None if start else stored_chain(self.task, index - 1)
+        return None if start else stored_chain(self.task, int.from_bytes(window[8:16]) - 1)
 
     def _flaw(self, piece: Piece, at: int, index: int, rule: str, start: int, end: int, proof: str, torn: bool = True) -> None:
         place = piece.start + int(piece.offsets[at])
@@ -370,9 +366,7 @@ class Scan:
         stored = rows["chain_crc"].astype(np.int64)
         before = [previous or 0, *stored[:-1].tolist()]
         view = memoryview(inputs)
-        calculated = np.array(
-            [crc32c(view[at : at + 40], start) for at, start in zip(range(0, len(inputs), 40), before, strict=True)], np.int64
-        )
+        calculated = np.array([crc32c(view[40 * at : 40 * at + 40], start) for at, start in enumerate(before)], np.int64)
         good = calculated == stored
         same_body = rows["body_crc"] == body_crcs
         if previous is None:
@@ -428,8 +422,10 @@ class Scan:
     def _mended(self, piece: Piece, at: int, index: int) -> bytes:
         """The first 36 bytes of a header, with the fields corrected that `_check_headers` found wrong: if the chain continues over these
         bytes, the rest of the header is right."""
-        row, pos = piece.rows[at], self.task.base + piece.start + int(piece.offsets[at])
-        return HEADER.pack(ENTRY_MAGIC, int(piece.sizes[at]), index, int(row["term"]), pos, int(row["channel"]), 0, 0, 0)[:36]
+        row = piece.rows[at].copy()
+        row["magic"], row["size"], row["index"] = ENTRY_MAGIC, piece.sizes[at], index
+        row["pos"] = self.task.base + piece.start + piece.offsets[at]
+        return bytes(row)[:36]
 
     # --------------------------------------------------------------------------------------------------------- records
 
