@@ -267,8 +267,7 @@ class Scan:
         body_crcs = self._body_crcs(piece)
         inputs = chain_inputs(rows, body_crcs)
         previous = report.last_chain if piece.joined else self._hint(piece.start, piece.window)
-        begins = previous is not None and crc(inputs[:40], previous) == int(rows["chain_crc"][0])
-        index, header_flawed = self._check_headers(piece, begins)
+        index, header_flawed = self._check_headers(piece, inputs, previous)
         intact, proven = self._check_chain(piece, index, body_crcs, inputs, previous, header_flawed)
         if not report.entries:
             report.first_index, report.first_term = int(index[0]), int(rows["term"][0])
@@ -308,10 +307,10 @@ class Scan:
         place = piece.start + int(piece.offsets[at])
         self._flaws.append(Flaw(rule, self.task.shown, index, place + start, place + end, proof, torn))
 
-    def _check_headers(self, piece: Piece, begins: bool) -> tuple[I64, Flags]:
+    def _check_headers(self, piece: Piece, inputs: bytes, previous: int | None) -> tuple[I64, Flags]:
         """The indexes that the entries must have, and which headers have a field that is wrong by itself."""
         rows, count, sizes = piece.rows, piece.count, piece.sizes
-        index = self._true_indexes(piece, begins)
+        index = self._true_indexes(piece, inputs, previous)
         pos = self.task.base + piece.start + piece.offsets
         checks = (
             ("entry.magic", 0, 4, rows["magic"], np.full(len(rows), ENTRY_MAGIC)),
@@ -331,9 +330,9 @@ class Scan:
             self._flaw(piece, at, int(index[at]), "entry.room", 0, int(sizes[at]), "the entry leaves no room for a blank")
         return index, flawed
 
-    def _true_indexes(self, piece: Piece, begins: bool) -> I64:
+    def _true_indexes(self, piece: Piece, inputs: bytes, previous: int | None) -> I64:
         """The correct index fields: they count up by one; a deviation of a single field is an error, a lasting jump is a gap. Of two fields
-        alone the first one is right if the chain leads to its entry (`begins`)."""
+        alone the chain tells which one is right."""
         index: I64 = piece.rows["index"].astype(np.int64)
         total = len(index)
         last = self.report.last_index
@@ -342,7 +341,7 @@ class Scan:
                 index[0] = last + 1
             elif index[0] != last + 1:
                 self._jump(piece, 0, last + 1, int(index[0]))
-        elif total > 1 and (index[1] + 1 == index[2] if total > 2 else not begins):
+        elif total > 1 and (index[1] + 1 == index[2] if total > 2 else _second_is_right(piece.rows, inputs, previous)):
             index[0] = index[1] - 1
         for at in (np.flatnonzero(np.diff(index) != 1) + 1).tolist():
             if index[at] == index[at - 1] + 1:
@@ -557,6 +556,15 @@ class Scan:
             self.report.election_tail = int(columns.index[other[-1]]) + 1
         elif self.report.election_tail is None:
             self.report.election_tail = int(columns.index[0])
+
+
+def _second_is_right(rows: NDArray[np.void], inputs: bytes, previous: int | None) -> bool:
+    """Whether the second of two entries has the right index. It does not if the chain leads to the first one; where nothing is known before
+    that, it does if the chain leads to the second one. The chain may lead to an entry with the CRC that its header names for the body."""
+    at, before = (0, previous) if previous is not None else (1, int(rows["chain_crc"][0]))
+    entry = inputs[40 * at :][:40]
+    named = entry[:36] + rows["body_crc"][at : at + 1].tobytes()
+    return (int(rows["chain_crc"][at]) in (crc(entry, before), crc(named, before))) == (previous is None)
 
 
 def _bodies(piece: Piece, columns: Columns, chosen: Flags) -> list[tuple[int, str]]:

@@ -461,6 +461,48 @@ def test_of_two_entries_the_one_with_the_wrong_index_is_told(tmp_path: Path) -> 
         assert [index for each in columns for index in each.index.tolist()] == [0, 1, 2][:count]
 
 
+def test_of_two_entries_a_damaged_one_may_have_the_right_index(tmp_path: Path) -> None:
+    """The chain leads to an entry also with the CRC that its header names: at the begin of a log and behind a place that cannot be read."""
+    for first, count, wrong, place in product((0, 2), (2, 3), (0, 1), (43, 60)):
+        writer = write(tmp_path, [plain(at) for at in range(first + count)])
+        data, entries = log_bytes(writer), writer.entries[first:]
+        data[entries[wrong].pos + 15] ^= 64
+        data[entries[1 - wrong].pos + place] ^= 1
+        if first:
+            data[writer.entries[1].pos : writer.entries[1].pos + 48] = b"\x07" * 48
+        put_log(writer, data)
+        for window_bytes in (4 << 20, window_of(1, writer)):
+            report, columns = scanned(opened(writer)[0], None, window_bytes)
+            found = {(flaw.rule, flaw.index) for flaw in own_flaws(report)} - {("entry.unreadable", 1), ("entry.chain", 2)}
+            body = "entry.body-crc" if place == 43 and not (first and wrong) else "entry.body"
+            assert found == {("entry.index", first + wrong), (body, first + 1 - wrong)}
+            assert joined(columns, "index")[first // 2 :] == list(range(first, first + count))
+
+
+def test_of_three_entries_the_third_one_tells_which_index_is_right(tmp_path: Path) -> None:
+    """Whatever else is damaged in the other one of the first two."""
+    writer = write(tmp_path, [plain(at) for at in range(3)])
+    (task, *_), whole = opened(writer), bytes(log_bytes(writer))
+    for wrong, place in product((0, 1), (23, 35, 39, 60)):
+        data = bytearray(whole)
+        data[writer.entries[wrong].pos + 15] ^= 64
+        data[writer.entries[1 - wrong].pos + place] ^= 1
+        put_log(writer, data)
+        report, columns = scanned(task)
+        assert joined(columns, "index") == [0, 1, 2]
+        assert [flaw.index for flaw in own_flaws(report) if flaw.rule == "entry.index"] == [wrong]
+
+
+def test_of_two_entries_the_first_one_may_be_damaged_in_its_index_and_its_word(tmp_path: Path) -> None:
+    writer = write(tmp_path, [plain(at) for at in range(2)])
+    data = log_bytes(writer)
+    data[15] ^= 64
+    data[39] ^= 1
+    put_log(writer, data)
+    report, columns = scanned(opened(writer)[0])
+    assert joined(columns, "index") == [0, 1] and ("entry.index", 0) in [(flaw.rule, flaw.index) for flaw in own_flaws(report)]
+
+
 def test_an_entry_leaves_room_for_a_blank(tmp_path: Path) -> None:
     writer = write(tmp_path, [plain(at) for at in range(3)], data_bytes=2048)
     entry, (task, *_) = writer.entries[2], opened(writer)
@@ -748,8 +790,8 @@ def test_an_entry_behind_an_unreadable_place(tmp_path: Path) -> None:
 
 
 def test_entries_behind_an_unreadable_place_count_on_from_themselves(tmp_path: Path) -> None:
-    """A wrong index of the first one is told by the second and the third."""
-    for wrong, count in (*product((None, 2), (1, 2, 3)), (3, 3)):
+    """A wrong index of the first one is told by the second and the third, one of the second by the chain."""
+    for wrong, count in (*product((None, 2), (1, 2, 3)), (3, 2), (3, 3)):
         writer = write(tmp_path, [plain(at) for at in range(2 + count)])
         data = log_bytes(writer)
         lost = writer.entries[1]
