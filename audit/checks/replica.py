@@ -19,7 +19,7 @@ from ledgermq.audit.reading.decode import (
     crc,
     numbered_files,
 )
-from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.reading.walk import POSITIONS, LogFile
 from ledgermq.audit.state.derive import StateReport
 
 SIZE_KEYS = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
@@ -117,8 +117,9 @@ class Replica:
         return LogFile(self.root, self.group, self.name, self.log_id or "", self.log_folder, name, *self.sizes, deep, seed, begin, end)
 
     def tasks(self, deep: bool = False) -> list[LogFile]:
-        """Its log files, without those that an interrupted trim has yet to remove."""
-        return [self.task(name, deep) for base, name in self.log_files if base % self.sizes[0] == 0 and base >= self.begin.pos]
+        """Its log files, without those that an interrupted trim has yet to remove, and without names that are no position."""
+        names = [name for base, name in self.log_files if base % self.sizes[0] == 0 and self.begin.pos <= base < POSITIONS]
+        return [self.task(name, deep) for name in names]
 
     @property
     def log_files(self) -> list[tuple[int, str]]:

@@ -20,7 +20,6 @@ from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
 from ledgermq.audit.reading.decode import (
     ENTRY_MAGIC,
-    HEADER,
     HEADER_BYTES,
     I64,
     RECORD_FIXED_BYTES,
@@ -144,7 +143,6 @@ class Scan:
         self._index = derived.IndexCheck(task)
         self._order = OrderCheck(task)
         self._flaws: list[Flaw] = []
-        self._chain: int | None = None
         self._store_ms = -1
         self._term = 0
         self._done = 0
@@ -161,7 +159,7 @@ class Scan:
         try:
             digests = bytewise.Digests(self._kernel)
             if isinstance(file, StoredObject):
-                # An object is fetched once, so it is digested in the same pass.
+                # An object is fetched once, so it is digested in the same pass, which reads all of it.
                 file.watch(digests.add)
             report.length = file.size
             self._check_length()
@@ -173,7 +171,6 @@ class Scan:
             self._flaws += walk.flaws
             self._reach(report.length)
             if isinstance(file, StoredObject):
-                file.read_rest()
                 report.sha256, report.root = digests.found(report.end)
         except OSError as error:
             self._unreadable(error)
@@ -210,7 +207,7 @@ class Scan:
         report, kernel = self.report, self._kernel
         if kernel is None:
             return None
-        previous = self._chain if joined else self._hint(start, int.from_bytes(window[8:16]))
+        previous = report.last_chain if joined else self._hint(start, window)
         index = None if report.last_index is None else report.last_index + 1
         pos = self.task.base + start
         if previous is None or not may_ask(pos, index or 0, previous):
@@ -247,7 +244,7 @@ class Scan:
         report.sound += clean.count
         report.last_index = report.last_intact_index = clean.index + clean.count - 1
         self._term = report.last_term = report.last_sound_term = clean.last_term
-        self._chain = report.last_chain = clean.last_chain
+        report.last_chain = clean.last_chain
         self._store_ms = report.last_store_ms = clean.last_store_ms
         report.last_at = start + clean.last_at
         for note in clean.noted:
@@ -269,9 +266,8 @@ class Scan:
         report, rows, count = self.report, piece.rows, piece.count
         body_crcs = self._body_crcs(piece)
         inputs = chain_inputs(rows, body_crcs)
-        previous = self._chain if piece.joined else self._hint(piece.start, int(piece.rows["index"][0]))
-        begins = previous is not None and crc(inputs[:40], previous) == int(rows["chain_crc"][0])
-        index, header_flawed = self._check_headers(piece, begins)
+        previous = report.last_chain if piece.joined else self._hint(piece.start, piece.window)
+        index, header_flawed = self._check_headers(piece, inputs, previous)
         intact, proven = self._check_chain(piece, index, body_crcs, inputs, previous, header_flawed)
         if not report.entries:
             report.first_index, report.first_term = int(index[0]), int(rows["term"][0])
@@ -282,7 +278,7 @@ class Scan:
         self._check_order(piece, columns)
         report.entries += count
         report.last_index, report.last_term = int(index[count - 1]), int(columns.term[-1])
-        self._chain = report.last_chain = int(rows["chain_crc"][count - 1])
+        report.last_chain = int(rows["chain_crc"][count - 1])
         report.last_at = piece.start + int(piece.offsets[count - 1])
         report.damaged += columns.index[~columns.intact].tolist()
         sound_indexes = columns.index[columns.intact]
@@ -297,25 +293,24 @@ class Scan:
 
     def _body_crcs(self, piece: Piece) -> U32:
         view = memoryview(piece.window)
-        starts = (piece.offsets + HEADER_BYTES).tolist()
-        ends = (piece.offsets + piece.sizes).tolist()
-        return np.array([crc32c(view[a:b]) for a, b in zip(starts, ends, strict=True)], np.uint32)
+        bodies = np.stack((piece.offsets + HEADER_BYTES, piece.offsets + piece.sizes), axis=1)
+        return np.array([crc32c(view[a:b]) for a, b in bodies.tolist()], np.uint32)
 
-    def _hint(self, start: int, index: int) -> int | None:
-        """The chain value before an entry that follows no other: the seed, or the word of the previous file's last entry, found by the
-        index."""
+    def _hint(self, start: int, window: bytes) -> int | None:
+        """The chain value before the first entry of a window, which follows no other: the seed, or the word of the previous file's last
+        entry, found by the index."""
         if start == 0 and self.task.base == self.task.begin_pos:
             return self.task.seed
-        return None if start else stored_chain(self.task, index - 1)
+        return None if start else stored_chain(self.task, int.from_bytes(window[8:16]) - 1)
 
     def _flaw(self, piece: Piece, at: int, index: int, rule: str, start: int, end: int, proof: str, torn: bool = True) -> None:
         place = piece.start + int(piece.offsets[at])
         self._flaws.append(Flaw(rule, self.task.shown, index, place + start, place + end, proof, torn))
 
-    def _check_headers(self, piece: Piece, begins: bool) -> tuple[I64, Flags]:
+    def _check_headers(self, piece: Piece, inputs: bytes, previous: int | None) -> tuple[I64, Flags]:
         """The indexes that the entries must have, and which headers have a field that is wrong by itself."""
         rows, count, sizes = piece.rows, piece.count, piece.sizes
-        index = self._true_indexes(piece, begins)
+        index = self._true_indexes(piece, inputs, previous)
         pos = self.task.base + piece.start + piece.offsets
         checks = (
             ("entry.magic", 0, 4, rows["magic"], np.full(len(rows), ENTRY_MAGIC)),
@@ -335,9 +330,9 @@ class Scan:
             self._flaw(piece, at, int(index[at]), "entry.room", 0, int(sizes[at]), "the entry leaves no room for a blank")
         return index, flawed
 
-    def _true_indexes(self, piece: Piece, begins: bool) -> I64:
+    def _true_indexes(self, piece: Piece, inputs: bytes, previous: int | None) -> I64:
         """The correct index fields: they count up by one; a deviation of a single field is an error, a lasting jump is a gap. Of two fields
-        alone the first one is right if the chain leads to its entry (`begins`)."""
+        alone the chain tells which one is right."""
         index: I64 = piece.rows["index"].astype(np.int64)
         total = len(index)
         last = self.report.last_index
@@ -346,7 +341,7 @@ class Scan:
                 index[0] = last + 1
             elif index[0] != last + 1:
                 self._jump(piece, 0, last + 1, int(index[0]))
-        elif total > 1 and (index[1] + 1 == index[2] if total > 2 else not begins):
+        elif total > 1 and (index[1] + 1 == index[2] if total > 2 else _second_is_right(piece.rows, inputs, previous)):
             index[0] = index[1] - 1
         for at in (np.flatnonzero(np.diff(index) != 1) + 1).tolist():
             if index[at] == index[at - 1] + 1:
@@ -370,9 +365,7 @@ class Scan:
         stored = rows["chain_crc"].astype(np.int64)
         before = [previous or 0, *stored[:-1].tolist()]
         view = memoryview(inputs)
-        calculated = np.array(
-            [crc32c(view[at : at + 40], start) for at, start in zip(range(0, len(inputs), 40), before, strict=True)], np.int64
-        )
+        calculated = np.array([crc32c(view[40 * at : 40 * at + 40], start) for at, start in enumerate(before)], np.int64)
         good = calculated == stored
         same_body = rows["body_crc"] == body_crcs
         if previous is None:
@@ -428,8 +421,10 @@ class Scan:
     def _mended(self, piece: Piece, at: int, index: int) -> bytes:
         """The first 36 bytes of a header, with the fields corrected that `_check_headers` found wrong: if the chain continues over these
         bytes, the rest of the header is right."""
-        row, pos = piece.rows[at], self.task.base + piece.start + int(piece.offsets[at])
-        return HEADER.pack(ENTRY_MAGIC, int(piece.sizes[at]), index, int(row["term"]), pos, int(row["channel"]), 0, 0, 0)[:36]
+        row = piece.rows[at].copy()
+        row["magic"], row["size"], row["index"] = ENTRY_MAGIC, piece.sizes[at], index
+        row["pos"] = self.task.base + piece.start + piece.offsets[at]
+        return bytes(row)[:36]
 
     # --------------------------------------------------------------------------------------------------------- records
 
@@ -561,6 +556,15 @@ class Scan:
             self.report.election_tail = int(columns.index[other[-1]]) + 1
         elif self.report.election_tail is None:
             self.report.election_tail = int(columns.index[0])
+
+
+def _second_is_right(rows: NDArray[np.void], inputs: bytes, previous: int | None) -> bool:
+    """Whether the second of two entries has the right index. It does not if the chain leads to the first one; where nothing is known before
+    that, it does if the chain leads to the second one. The chain may lead to an entry with the CRC that its header names for the body."""
+    at, before = (0, previous) if previous is not None else (1, int(rows["chain_crc"][0]))
+    entry = inputs[40 * at :][:40]
+    named = entry[:36] + rows["body_crc"][at : at + 1].tobytes()
+    return (int(rows["chain_crc"][at]) in (crc(entry, before), crc(named, before))) == (previous is None)
 
 
 def _bodies(piece: Piece, columns: Columns, chosen: Flags) -> list[tuple[int, str]]:

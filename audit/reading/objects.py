@@ -203,13 +203,8 @@ class StoredObject:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def watch(self, part: Callable[[bytes], None]) -> None:
-        """Have every part told from front to back as it is fetched. Call it before the first read, and `read_rest` after the last."""
+        """Have every part told from front to back as it is fetched. Call it before the first read."""
         self._told = part
-
-    def read_rest(self) -> None:
-        """Fetch the parts that no read has reached."""
-        for number in range(self._watched, -(-self.size // PART_BYTES)):
-            self._part(number)
 
     def _part(self, number: int) -> bytes:
         import obstore

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 4 << 20
 UNITS_AT_ONCE = 1 << 15
+POSITIONS = 1 << 63
+"""The position field of an entry holds smaller numbers."""
 _MAGIC = ENTRY_MAGIC.to_bytes(4, "big")
 
 Progress = Callable[[int], None]
@@ -238,7 +240,10 @@ class Found:
 
 
 def find_entries(window: bytes, pos: int, room: int, units: NDArray[np.void]) -> Found:
-    """The entries from the start of `window`, which is at absolute position `pos`, `room` bytes before the end of its file."""
+    """The entries from the start of `window`, which is at absolute position `pos`, `room` bytes before the end of its file. A file whose
+    name puts it behind every position has none."""
+    if pos + room > POSITIONS:
+        return Found(np.empty(0, np.int64), np.empty(0, np.int64), 0, False, 0)
     offsets, sizes = by_units(window, pos, units)
     at = int(offsets[-1] + sizes[-1]) if len(offsets) else 0
     more_offsets: list[int] = []

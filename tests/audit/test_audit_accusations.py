@@ -113,6 +113,14 @@ def test_a_stray_file_far_ahead_is_named_itself(tmp_path: Path, content: str, fo
     assert ("n2", "file.name", stray.name) in found and {(name, file) for name, _, file in found} == {("n2", stray.name)}, found
 
 
+@pytest.mark.parametrize("number", [(1 << 63) // FILE - 1, (1 << 63) // FILE, (10**20 - 1) // FILE])
+def test_a_stray_file_at_the_last_positions_or_behind_them_is_named_itself(tmp_path: Path, number: int) -> None:
+    """Its name has 20 digits, which are enough for places that no entry can have."""
+    writers = write_cluster(tmp_path, history(3, 60))
+    shutil.copy(data(writers[1], 0), data(writers[1], number))
+    assert told(run(tmp_path)) == {("n2", "file.name", f"{number * FILE:020d}")}
+
+
 def test_a_stray_file_beside_an_empty_log_is_named_itself(tmp_path: Path) -> None:
     """A replica that has no entry yet needs no second log file."""
     write_cluster(tmp_path, history(3, 60))

@@ -69,6 +69,9 @@ def test_which_files_of_the_log_are_checked(tmp_path: Path) -> None:
             wanted = [base for base in (0, 100, 200) if base >= begin and (end is None or base < end)]
             assert [(task.base, task.begin_pos, task.end_pos, task.deep) for task in found] == [(base, begin, end, deep) for base in wanted]
             assert {(Path(task.path).parent, task.shown.rpartition("/")[0]) for task in found} <= {(folder, FOLDER)}
+    for base in ((1 << 63) - 8, 1 << 63, (1 << 63) + 8):
+        (folder / f"{base:020d}").touch()
+    assert [task.base for task in replica(tmp_path, sizes=(8, 32, 20)).tasks()] == [0, 200, (1 << 63) - 8]
 
 
 def test_the_chain_begins_with_the_log_id_or_with_what_the_begin_file_says() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -80,6 +81,7 @@ HISTORY = [
     record(DELIVERY, "other", {"group": "h"}),
     replace(record(RAFT, "membership", {"voters": {"ä": {}}}), channel=1),
     record("t0", "reset", {}),
+    record("t1", "term-start", {}),
     record(STORAGE, "trim", {"begin": 1}),
     record(STORAGE, "seal", {"base": 1}),
     record(STORAGE, "other", {}),
@@ -226,9 +228,9 @@ def test_progress_is_told_up_to_the_end_of_the_file(tmp_path: Path) -> None:
         told = []
         assert not list(Scan(opened(writer)[0], told.append, KERNEL).columns(window_of(2, writer)))
         assert (told[0], told[-1], sum(told)) == (writer.entries[2].pos, 2048 - writer.pos, 2048)
-    told = []
-    scan(opened(writer)[0], told.append)
-    assert sum(told) == 2048
+    for kernel in KERNELS:
+        told = []
+        assert scan(opened(writer)[0], told.append, kernel) == scanned(opened(writer)[0], kernel)[0] and sum(told) == 2048
 
 
 def test_store_times_begin_at_none(tmp_path: Path) -> None:
@@ -353,6 +355,15 @@ def test_a_chain_may_go_on_from_zero(tmp_path: Path) -> None:
         assert own_flaws(scanned(replace(task, seed=0), kernel)[0]) == []
 
 
+@pytest.mark.parametrize("kernel", KERNELS, ids=["python", "compiled"][: len(KERNELS)])
+def test_the_body_of_a_kept_record_that_has_an_origin(tmp_path: Path, kernel: Kernel | None) -> None:
+    """The number of its bytes stands right behind the index of the origin."""
+    writer = write(tmp_path, [plain(0), plain(1), record(DELIVERY, "reset", {"group": "g"}), replace(plain(3), time=CREATED + 9)])
+    remade(writer, {2: {124: q(1)}})
+    report, _ = scanned(opened(writer)[0], kernel)
+    assert (report.resets, report.flaws) == ([(2, '{"group": "g"}')], [])
+
+
 def test_damage_in_windows_of_any_size_is_told_alike(tmp_path: Path) -> None:
     """By both scans: a window in order is taken by the compiled one, whatever was before it."""
     writer = write(tmp_path, [election(1, "n1"), *[plain(at) for at in range(6)], election(2, "n1", CREATED + 9)], data_bytes=2048)
@@ -450,6 +461,48 @@ def test_of_two_entries_the_one_with_the_wrong_index_is_told(tmp_path: Path) -> 
         assert [index for each in columns for index in each.index.tolist()] == [0, 1, 2][:count]
 
 
+def test_of_two_entries_a_damaged_one_may_have_the_right_index(tmp_path: Path) -> None:
+    """The chain leads to an entry also with the CRC that its header names: at the begin of a log and behind a place that cannot be read."""
+    for first, count, wrong, place in product((0, 2), (2, 3), (0, 1), (43, 60)):
+        writer = write(tmp_path, [plain(at) for at in range(first + count)])
+        data, entries = log_bytes(writer), writer.entries[first:]
+        data[entries[wrong].pos + 15] ^= 64
+        data[entries[1 - wrong].pos + place] ^= 1
+        if first:
+            data[writer.entries[1].pos : writer.entries[1].pos + 48] = b"\x07" * 48
+        put_log(writer, data)
+        for window_bytes in (4 << 20, window_of(1, writer)):
+            report, columns = scanned(opened(writer)[0], None, window_bytes)
+            found = {(flaw.rule, flaw.index) for flaw in own_flaws(report)} - {("entry.unreadable", 1), ("entry.chain", 2)}
+            body = "entry.body-crc" if place == 43 and not (first and wrong) else "entry.body"
+            assert found == {("entry.index", first + wrong), (body, first + 1 - wrong)}
+            assert joined(columns, "index")[first // 2 :] == list(range(first, first + count))
+
+
+def test_of_three_entries_the_third_one_tells_which_index_is_right(tmp_path: Path) -> None:
+    """Whatever else is damaged in the other one of the first two."""
+    writer = write(tmp_path, [plain(at) for at in range(3)])
+    (task, *_), whole = opened(writer), bytes(log_bytes(writer))
+    for wrong, place in product((0, 1), (23, 35, 39, 60)):
+        data = bytearray(whole)
+        data[writer.entries[wrong].pos + 15] ^= 64
+        data[writer.entries[1 - wrong].pos + place] ^= 1
+        put_log(writer, data)
+        report, columns = scanned(task)
+        assert joined(columns, "index") == [0, 1, 2]
+        assert [flaw.index for flaw in own_flaws(report) if flaw.rule == "entry.index"] == [wrong]
+
+
+def test_of_two_entries_the_first_one_may_be_damaged_in_its_index_and_its_word(tmp_path: Path) -> None:
+    writer = write(tmp_path, [plain(at) for at in range(2)])
+    data = log_bytes(writer)
+    data[15] ^= 64
+    data[39] ^= 1
+    put_log(writer, data)
+    report, columns = scanned(opened(writer)[0])
+    assert joined(columns, "index") == [0, 1] and ("entry.index", 0) in [(flaw.rule, flaw.index) for flaw in own_flaws(report)]
+
+
 def test_an_entry_leaves_room_for_a_blank(tmp_path: Path) -> None:
     writer = write(tmp_path, [plain(at) for at in range(3)], data_bytes=2048)
     entry, (task, *_) = writer.entries[2], opened(writer)
@@ -502,12 +555,12 @@ RECORDS: list[Case] = [
 def test_one_wrong_field_of_a_record(
     tmp_path: Path, bytes_at: Mapping[int, bytes], rule: str, start: int, stop: int | None, proof: str
 ) -> None:
-    """With checksums that agree: the field, of an entry that was written at once."""
+    """With checksums that agree: the field, of an entry that was written at once. The deep scan tells no more of it."""
     writer = write(tmp_path, [as_record(at) for at in range(4)])
     entry = writer.entries[2]
     remade(writer, {2: {place % entry.size: new for place, new in bytes_at.items()}})
-    for window_bytes in (4 << 20, window_of(1, writer)):
-        report, columns = scanned(opened(writer)[0], None, window_bytes)
+    for window_bytes, deep in product((4 << 20, window_of(1, writer)), (False, True)):
+        report, columns = scanned(opened(writer, deep=deep)[0], None, window_bytes)
         found = [flaw for flaw in own_flaws(report) if flaw.rule != "record.structure" or rule == "record.structure"]
         stop_at = entry.size if stop is None else stop
         assert found == [Flaw(rule, report.file, 2, entry.pos + start, entry.pos + stop_at, proof)]
@@ -679,6 +732,9 @@ def test_the_chain_before_a_file(tmp_path: Path) -> None:
     assert scanned(opened(other)[1])[0].prev_chain == other.entries[0].chain
     Path(task.path).write_bytes(whole[600:623] + b"\x09" + whole[624:1200])
     assert [(flaw.rule, flaw.index) for flaw in own_flaws(scanned(task)[0])] == [("entry.chain", first.index)]
+    for place in range(8, 15):
+        Path(task.path).write_bytes(whole[600 : 600 + place] + b"\x01" + whole[601 + place : 1200])
+        assert scanned(task)[0].prev_chain is None, "an index that is much too large leads to no entry"
     Path(whole_task.path).unlink()
     for place, flaws in (
         (None, []),
@@ -734,8 +790,8 @@ def test_an_entry_behind_an_unreadable_place(tmp_path: Path) -> None:
 
 
 def test_entries_behind_an_unreadable_place_count_on_from_themselves(tmp_path: Path) -> None:
-    """A wrong index of the first one is told by the second and the third."""
-    for wrong, count in (*product((None, 2), (1, 2, 3)), (3, 3)):
+    """A wrong index of the first one is told by the second and the third, one of the second by the chain."""
+    for wrong, count in (*product((None, 2), (1, 2, 3)), (3, 2), (3, 3)):
         writer = write(tmp_path, [plain(at) for at in range(2 + count)])
         data = log_bytes(writer)
         lost = writer.entries[1]
@@ -849,3 +905,37 @@ def test_an_object_in_a_store_is_digested_as_it_is_read(tmp_path: Path, monkeypa
         assert (report.prev_chain, report.flaws, report.length) == (alone.seed, [], 600) and report.sha256
     gone = scanned(replace(task, key="g1/none"))[0].flaws
     assert gone == [Flaw("file.read", "g1/none", None, 0, 0, "No such file or directory")]
+
+
+def test_an_object_is_digested_whole_whatever_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte once and in order, in parts of any size: the walk reaches the end of a file behind a blank, a torn tail, a place that
+    cannot be read, zeros, and entries up to the last byte."""
+    writer, task, first = second_file(tmp_path)
+    whole = Path(task.path).read_bytes()
+    end, second = scanned(task)[0].end, first.size
+    contents = [
+        whole,
+        whole[:end],
+        whole[: end + 5],
+        whole[:end] + bytes(600 - end),
+        whole[:end] + b"\x09" * 9 + whole[end + 9 :],
+        whole[:end] + b"\x09" * (600 - end),
+        whole[:second] + b"\x09" * 48 + whole[second + 48 :],
+        whole[:second] + bytes(600 - second),
+        whole * 3,
+        whole[::-1],
+        bytes(600),
+        b"",
+    ]
+    store, key, alone = MemoryStore(), "g1/file", replace(task, key="g1/file", begin_pos=600, seed=writer.entries[first.index - 1].chain)
+    monkeypatch.setattr(objects, "_store", lambda: store)
+    monkeypatch.setattr(objects, "access", lambda: objects.StoreAccess("s3://bucket"))
+    monkeypatch.setattr(bytewise, "CHUNK", 64)
+    for content, part, kernel in product(contents, (64, 256, 8 << 20), KERNELS):
+        monkeypatch.setattr(objects, "PART_BYTES", part)
+        obstore.put(store, key, content)
+        Path(task.path).write_bytes(content)
+        report, _ = scanned(alone, kernel, 300)
+        chunks = [hashlib.sha256(content[at : at + 64]).digest() for at in range(0, len(content), 64)]
+        assert report.sha256 == hashlib.sha256(b"".join(chunks)).hexdigest()
+        assert report.root == bytewise.entries_root(task.path, report.end)
