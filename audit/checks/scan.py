@@ -24,9 +24,10 @@ from ledgermq.audit.reading.decode import (
     I64,
     RECORD_FIXED_BYTES,
     Flags,
+    body_crcs,
+    chain_crcs,
     chain_inputs,
     crc,
-    crc32c,
     properties_are_whole,
     tags_code,
 )
@@ -264,17 +265,17 @@ class Scan:
 
     def _check(self, piece: Piece) -> Columns:
         report, rows, count = self.report, piece.rows, piece.count
-        body_crcs = self._body_crcs(piece)
-        inputs = chain_inputs(rows, body_crcs)
+        bodies = body_crcs(piece.window, piece.offsets, piece.sizes)
+        inputs = chain_inputs(rows, bodies)
         previous = report.last_chain if piece.joined else self._hint(piece.start, piece.window)
         index, header_flawed = self._check_headers(piece, inputs, previous)
-        intact, proven = self._check_chain(piece, index, body_crcs, inputs, previous, header_flawed)
+        intact, proven = self._check_chain(piece, index, bodies, inputs, previous, header_flawed)
         if not report.entries:
             report.first_index, report.first_term = int(index[0]), int(rows["term"][0])
             report.first_size, report.prev_chain = int(piece.sizes[0]), previous
             report.first_input, report.first_chain = inputs[:40].hex(), int(rows["chain_crc"][0])
             report.first_store_ms = int(rows["store_ms"][0])
-        columns = self._records(piece, index, body_crcs, intact, proven)
+        columns = self._records(piece, index, bodies, intact, proven)
         self._check_order(piece, columns)
         report.entries += count
         report.last_index, report.last_term = int(index[count - 1]), int(columns.term[-1])
@@ -290,11 +291,6 @@ class Scan:
         self._note_resets(piece, columns)
         self._note_elections(piece, columns)
         return columns
-
-    def _body_crcs(self, piece: Piece) -> U32:
-        view = memoryview(piece.window)
-        bodies = np.stack((piece.offsets + HEADER_BYTES, piece.offsets + piece.sizes), axis=1)
-        return np.array([crc32c(view[a:b]) for a, b in bodies.tolist()], np.uint32)
 
     def _hint(self, start: int, window: bytes) -> int | None:
         """The chain value before the first entry of a window, which follows no other: the seed, or the word of the previous file's last
@@ -357,17 +353,16 @@ class Scan:
         self._flaw(piece, at, min(expected, found), rule, 8, 16, f"index {found} follows index {expected - 1}", torn=False)
 
     def _check_chain(
-        self, piece: Piece, index: I64, body_crcs: U32, inputs: bytes, previous: int | None, flawed: Flags
+        self, piece: Piece, index: I64, bodies: U32, inputs: bytes, previous: int | None, flawed: Flags
     ) -> tuple[Flags, Flags]:
         """Recompute the chain with the stored value before each entry, and distinguish damage of body, header and both CRC words. Returns
         which entries are intact, and which are proven (see `Columns`)."""
         rows, count = piece.rows, piece.count
         stored = rows["chain_crc"].astype(np.int64)
         before = [previous or 0, *stored[:-1].tolist()]
-        view = memoryview(inputs)
-        calculated = np.array([crc32c(view[40 * at : 40 * at + 40], start) for at, start in enumerate(before)], np.int64)
+        calculated = chain_crcs(inputs, before)
         good = calculated == stored
-        same_body = rows["body_crc"] == body_crcs
+        same_body = rows["body_crc"] == bodies
         if previous is None:
             # The value before this entry is unknown: only the body can be checked. `after_scan` checks the link across files.
             good[0] = same_body[0]
@@ -428,7 +423,7 @@ class Scan:
 
     # --------------------------------------------------------------------------------------------------------- records
 
-    def _records(self, piece: Piece, index: I64, body_crcs: U32, intact: Flags, proven: Flags) -> Columns:
+    def _records(self, piece: Piece, index: I64, bodies: U32, intact: Flags, proven: Flags) -> Columns:
         rows, count = piece.rows[: piece.count], piece.count
         parts = take_apart(piece.window, piece.offsets[:count], piece.sizes[:count], rows)
         sound = proven & parts.fits
@@ -438,7 +433,7 @@ class Scan:
             offset=piece.start + piece.offsets[:count],
             size=piece.sizes[:count],
             chain=rows["chain_crc"].astype(np.int64),
-            body_crc=body_crcs[:count].astype(np.int64),
+            body_crc=bodies[:count].astype(np.int64),
             channel=rows["channel"].astype(np.int64),
             queue=rows["queue"].astype(np.int64),
             queue_offset=rows["queue_offset"].astype(np.int64),

@@ -177,6 +177,19 @@ def chain_inputs(rows: NDArray[np.void], body_crcs: NDArray[np.uint32]) -> bytes
     return inputs.tobytes()
 
 
+def body_crcs(window: bytes, offsets: I64, sizes: I64) -> NDArray[np.uint32]:
+    """The recomputed CRCs of the bodies of the entries at `offsets`."""
+    view = memoryview(window)
+    bodies = np.stack((offsets + HEADER_BYTES, offsets + sizes), axis=1)
+    return np.array([crc32c(view[start:end]) for start, end in bodies.tolist()], np.uint32)
+
+
+def chain_crcs(inputs: bytes, before: Sequence[int]) -> I64:
+    """The recomputed chain CRCs of entries with these `chain_inputs`, each from the value before it."""
+    view = memoryview(inputs)
+    return np.array([crc32c(view[40 * at : 40 * at + 40], start) for at, start in enumerate(before)], np.int64)
+
+
 @lru_cache(maxsize=65536)
 def tags_code(tag: bytes) -> int:
     """Java's String.hashCode over the UTF-16 code units of the tag."""

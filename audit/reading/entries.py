@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.audit.reading.columns import Parts, take_apart
-from ledgermq.audit.reading.decode import HEADER_BYTES, I64, Flags, chain_inputs, crc, crc32c
+from ledgermq.audit.reading.decode import I64, Flags, body_crcs, chain_crcs, chain_inputs, crc
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import stored_chain
 from ledgermq.audit.reading.walk import WINDOW_BYTES, LogFile, Piece, Walk
@@ -78,13 +78,10 @@ def _chain_before(task: LogFile, piece: Piece) -> int | None:
 def _intact(piece: Piece, previous: int | None) -> Flags:
     """Which entries are unchanged, by the chain: the stored value before each entry, its header and its actual body must give its stored
     value. A damaged chain word invalidates two of these checks, but not the one over both entries."""
-    view = memoryview(piece.window)
-    starts, ends = (piece.offsets + HEADER_BYTES).tolist(), (piece.offsets + piece.sizes).tolist()
-    bodies = np.array([crc32c(view[a:b]) for a, b in zip(starts, ends, strict=True)], np.uint32)
-    inputs = memoryview(chain_inputs(piece.rows, bodies))
+    bodies = body_crcs(piece.window, piece.offsets, piece.sizes)
+    inputs = chain_inputs(piece.rows, bodies)
     stored = piece.rows["chain_crc"].astype(np.int64)
-    before = [previous or 0, *stored[:-1].tolist()]
-    sums = np.array([crc32c(inputs[at : at + 40], first) for at, first in zip(range(0, len(inputs), 40), before, strict=True)], np.int64)
+    sums = chain_crcs(inputs, [previous or 0, *stored[:-1].tolist()])
     good: Flags = sums == stored
     if previous is None:
         # The value before this entry is unknown: only its body can be checked.
