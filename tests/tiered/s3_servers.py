@@ -43,8 +43,8 @@ def write_credentials(path: Path, key: str = KEY, secret: str = SECRET) -> Path:
 
 
 def program(home: Path) -> Path:
-    """versitygw, as `LEDGERMQ_VERSITYGW` names it, or built from the proxy for modules of Go."""
-    if found := os.environ.get("LEDGERMQ_VERSITYGW"):
+    """versitygw, as `VERSITYGW` names it, or built from the proxy for modules of Go."""
+    if found := os.environ.get("VERSITYGW"):
         return Path(found)
     if shutil.which("go") is None:
         pytest.skip("no go here")
