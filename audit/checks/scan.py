@@ -554,12 +554,18 @@ class Scan:
 
 
 def _second_is_right(rows: NDArray[np.void], inputs: bytes, previous: int | None) -> bool:
-    """Whether the second of two entries has the right index. It does not if the chain leads to the first one; where nothing is known before
-    that, it does if the chain leads to the second one. The chain may lead to an entry with the CRC that its header names for the body."""
-    at, before = (0, previous) if previous is not None else (1, int(rows["chain_crc"][0]))
+    """Whether the second of two entries has the right index: if the chain does not lead to the first one, or, where the value before that
+    is not known, if the chain leads to the second one."""
+    if previous is None:
+        return _leads_to(rows, inputs, 1, int(rows["chain_crc"][0]))
+    return not _leads_to(rows, inputs, 0, previous)
+
+
+def _leads_to(rows: NDArray[np.void], inputs: bytes, at: int, before: int) -> bool:
+    """Whether the chain goes on from the value `before` over an entry, with the CRC of its body or with the one that its header names."""
     entry = inputs[40 * at :][:40]
     named = entry[:36] + rows["body_crc"][at : at + 1].tobytes()
-    return (int(rows["chain_crc"][at]) in (crc(entry, before), crc(named, before))) == (previous is None)
+    return int(rows["chain_crc"][at]) in (crc(entry, before), crc(named, before))
 
 
 def _bodies(piece: Piece, columns: Columns, chosen: Flags) -> list[tuple[int, str]]:

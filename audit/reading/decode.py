@@ -288,4 +288,7 @@ def _compact(value: Mapping[str, Any]) -> bytes:
 def log_checkpoint(raw: bytes) -> tuple[int, int] | None:
     """(endIndex, committedIndex); None if the text has any other form."""
     found = LOG_CHECKPOINT.fullmatch(raw)
-    return None if found is None else (int(found[1]), int(found[2]))
+    if found is None:
+        return None
+    end_index, committed_index = found.groups()
+    return int(end_index), int(committed_index)

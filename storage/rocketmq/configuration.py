@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.mapped_files import parse_name
 from ledgermq.storage.rocketmq.records import number_of
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
@@ -152,7 +153,7 @@ def queue_ends(root: str, log_end: int) -> dict[tuple[str, int], int]:
 
 
 def _queue_end(directory: str, log_end: int) -> int:
-    names = sorted(name for name in os.listdir(directory) if len(name) == 20 and name.isascii() and name.isdigit())
+    names = sorted(name for name in os.listdir(directory) if parse_name(name) is not None)
     for name in reversed(names):
         base, path = int(name), f"{directory}/{name}"
         size = os.stat(path).st_size - os.stat(path).st_size % _UNIT.size

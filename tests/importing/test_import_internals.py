@@ -82,7 +82,10 @@ def test_delayed_messages_that_name_no_queue_or_no_time(tmp_path: Path, import_s
         root.send("rmq_sys_wheel_timer", b"queue", 0, properties=names, store_ms=BORN_MS)
     root.send("RMQ_SYS_TRANS_OP_HALF_TOPIC", ",".join(ODD).encode(), 0, properties={"TAGS": "d"}, store_ms=BORN_MS)
     root.send("orders", b"last", 0, properties={"UNIQ_KEY": "A"}, store_ms=BORN_MS)
-    status, told, _ = import_store(root.write())
+    store = root.write()
+    for name in ("0/" + "²" * 20, "²/" + "0" * 20):
+        (root.path / "consumequeue/orders" / name).mkdir(parents=True)
+    status, told, _ = import_store(store)
     assert (status, told["audit"], [topic["delayed"] for topic in told["topics"]]) == (0, "PASS", [0])
     assert {"topic": "rmq_sys_wheel_timer", "reason": "delayed, without a topic or a time", "messages": 14} in told["left_out"]
 
