@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.mapped_files import parse_name
 
 PLAIN, DLEDGER = "commitlog", "dledger"
 FILE_BYTES_MIN = 1024
@@ -84,7 +85,7 @@ def _files(directory: str, kind: str) -> list[LogFile]:
     if names and not sizes[names[-1]]:
         names.pop()
     for name in names:
-        if len(name) != 20 or not (name.isascii() and name.isdigit()):
+        if parse_name(name) is None:
             raise Refused(f"{directory}/{name} does not have the name of a log file", "move it away, and import again")
     found = [LogFile(f"{directory}/{name}", int(name), sizes[name], kind) for name in names]
     for file in found:

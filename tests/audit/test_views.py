@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,6 +94,20 @@ def test_unit_views_agree_with_the_log(material: ViewLog) -> None:
     queues = rows_of(material.node_dir, "consumequeue")
     filed = {(u["topic"], u["queue"], u["queue_offset"]): (u["pos"], u["size"], u["tags_code"]) for u in queues}
     assert filed == {(e["topic"], e["queue"], e["queue_offset"]): (e["pos"] + 48, e["size"] - 48, e["tags_code"]) for e in entries}
+
+
+def test_what_is_no_queue_has_no_rows(material: ViewLog, tmp_path: Path) -> None:
+    """Directories whose names are digits and no number, a file with a number, and files that are no part of a queue."""
+    path = tmp_path / "n1"
+    shutil.copytree(material.node_dir, path)
+    expected = rows_of(path, "consumequeue")
+    queues = path / "g1" / "consumequeue" / "flights"
+    written = next(queues.glob("*/" + "0" * 20)).parent
+    shutil.copytree(written, queues / "²")
+    (queues / "77").write_bytes(b"")
+    for name in ("²" * 20, "1" * 19, "0" * 20 + ".alloc"):
+        shutil.copy(written / ("0" * 20), written / name)
+    assert expected and rows_of(path, "consumequeue") == expected
 
 
 def test_key_units_lead_to_their_messages(material: ViewLog) -> None:

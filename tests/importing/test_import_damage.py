@@ -151,11 +151,16 @@ def test_directories_that_are_none(tmp_path: Path, import_store: Run) -> None:
     empty.mkdir()
     assert "is not a store root of RocketMQ" in import_store(empty)[2]
     assert "is not a directory" in import_store(tmp_path / "missing")[2]
-    store = filled(tmp_path / "store", "commitlog")
+    store = filled(tmp_path / "store", "commitlog", 200)
     store.write()
     names = sorted(os.listdir(store.directory))
-    (store.directory / names[0]).rename(tmp_path / "away")
-    (tmp_path / "away").rename(store.directory / names[0])
+    for odd in ("notes.txt", "1" * 19, "²" * 20):
+        (store.directory / odd).write_bytes(b"x")
+        assert f"{odd} does not have the name of a log file" in import_store(store.path)[2]
+        (store.directory / odd).unlink()
+    (store.directory / names[1]).rename(tmp_path / "away")
+    assert f"has no file {names[1]}, but {names[2]}" in import_store(store.path)[2]
+    (tmp_path / "away").rename(store.directory / names[1])
     with (store.directory / names[-1]).open("ab") as file:
         file.write(b"x")
     assert "the files of one log have one length" in import_store(store.path)[2]
