@@ -107,11 +107,17 @@ class Project:
 
 
 @contextmanager
-def built(project: Project) -> Iterator[Project]:
-    """A project with its image built; afterwards containers and volumes are removed. Projects cannot run at the same time, because they
-    publish the same ports."""
+def default_ports() -> Iterator[None]:
+    """Keeps every other test away from the default ports of this machine, which clusters in containers publish or use directly."""
     with (Path(tempfile.gettempdir()) / LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def built(project: Project) -> Iterator[Project]:
+    """A project with its image built, which has the default ports; afterwards containers and volumes are removed."""
+    with default_ports():
         try:
             project.run("build")
             yield project

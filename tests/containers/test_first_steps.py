@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.engine import ROOT, docker, engine_missing
+from tests.containers.engine import ROOT, default_ports, docker, engine_missing
 from tests.examples.test_documents import built_wheel
 
-pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
 
 WITHIN_S = 300
 BASE = os.environ.get("BASE_IMAGE") or "python:3.11-slim"
@@ -69,15 +69,16 @@ def in_fresh_container(given: Path, *command: str, timeout: int) -> str:
 
 
 def test_the_readme_runs_in_a_fresh_container_within_five_minutes(given: Path, tmp_path: Path) -> None:
-    """No line that is not in the README. The container gets the wheel as a file."""
+    """No line that is not in the README. The container has the network of this machine, and gets the wheel as a file."""
     shutil.copy2(built_wheel(tmp_path / "dist"), given)
     for name in ("README.md", "tests/examples/documents.py"):
         shutil.copy2(ROOT / name, given)
     (given / "run.py").write_text(RUN)
     docker("run", "--rm", BASE, "python3", "-c", "import venv, ensurepip")
-    began_s = time.monotonic()
-    said = in_fresh_container(given, "python3", "/given/run.py", timeout=800)
-    took_s = time.monotonic() - began_s
+    with default_ports():
+        began_s = time.monotonic()
+        said = in_fresh_container(given, "python3", "/given/run.py", timeout=800)
+        took_s = time.monotonic() - began_s
     assert said.startswith("blocks: ")
     assert took_s < WITHIN_S, f"it took {took_s:.0f} s"
     print(f"{said.strip()}, {took_s:.0f} s")
