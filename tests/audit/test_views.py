@@ -97,7 +97,7 @@ def test_unit_views_agree_with_the_log(material: ViewLog) -> None:
 
 
 def test_what_is_no_queue_has_no_rows(material: ViewLog, tmp_path: Path) -> None:
-    """Directories whose names are digits and no number, a file with a number, and files that are no part of a queue."""
+    """The view passes over a directory named by digits that are no number, a file beside the queues, and files that no queue has."""
     path = tmp_path / "n1"
     shutil.copytree(material.node_dir, path)
     expected = rows_of(path, "consumequeue")

@@ -56,7 +56,7 @@ def given(tmp_path: Path) -> Path:
 
 
 def in_fresh_container(given: Path, *command: str, timeout: int) -> str:
-    """The output of a command in a container of the base image. Fails with the output's end if the command fails."""
+    """The output of a command in a container that has this machine's network. Fails with its end if the command fails."""
     variables = {"PIP_FIND_LINKS": "/given", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if authorities := sorted(given.glob("*.crt")):
         (given / "authorities.pem").write_text("".join(path.read_text() for path in authorities))
@@ -69,7 +69,7 @@ def in_fresh_container(given: Path, *command: str, timeout: int) -> str:
 
 
 def test_the_readme_runs_in_a_fresh_container_within_five_minutes(given: Path, tmp_path: Path) -> None:
-    """No line that is not in the README. The container has the network of this machine, and gets the wheel as a file."""
+    """No line that is not in the README. The container gets the wheel as a file."""
     shutil.copy2(built_wheel(tmp_path / "dist"), given)
     for name in ("README.md", "tests/examples/documents.py"):
         shutil.copy2(ROOT / name, given)
