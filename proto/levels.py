@@ -11,7 +11,7 @@ from typing import Final
 
 FIRST_LEVEL: Final = 1
 """Everything up to 0.1.0, and what 0.2.0 writes before its level is raised."""
-LEVEL_MAX: Final = 2
+LEVEL_MAX: Final = 3
 """The highest level that this program reads."""
 TREE_LEVEL: Final = 2
 """From this level on seals carry roots, and a group has a log tree (docs/decisions/2026-11-27-log-tree.md)."""
@@ -46,7 +46,7 @@ RECORDS: dict[tuple[str, int], int] = {
     ("audit", 1): 1,
 }
 """(kind, version) of a control record → its level."""
-SNAPSHOTS: dict[int, int] = {2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 2}
+SNAPSHOTS: dict[int, int] = {2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 2, 8: 3}
 """Version of a snapshot → its level."""
 
 

@@ -32,7 +32,7 @@ from ledgermq.audit.state.topics import Topics
 from ledgermq.audit.state.transactions import Transactions
 
 FILES = NEWEST, OLDER = "state/snapshot", "state/snapshot.previous"
-VERSIONS = {1: 6, 2: 7}
+VERSIONS = {1: 6, 2: 7, 3: 8}
 """Feature level → the version of its snapshots (docs/format.md §11). Only these can be derived."""
 READ = (2, 3, 4, 5, *VERSIONS.values())
 """All versions of snapshots."""

@@ -12,7 +12,7 @@ from ledgermq.audit.state.reader import Entry, Unknown, parent_of, stored_name
 from ledgermq.audit.state.topics import Topics
 
 TRIMS_KEPT = 64
-LEVEL_MAX = 2
+LEVEL_MAX = 3
 """The highest feature level in docs/format.md §11."""
 TREE_LEVEL = 2
 """From this level on a group has a log tree."""

@@ -30,7 +30,7 @@ TOPICS = {"n": TopicKind.NORMAL, "m": TopicKind.MIXED, "L": TopicKind.LITE}
 QUEUES = (("n", 0), ("n", 1), ("m", 0), ("L$x", 0), ("L$y", 0))
 FIRST_MS = EPOCH_MS // SLOT_MS * SLOT_MS
 TERM = 1
-LEVEL_MAX = 3
+LEVEL_MAX = 4
 STORED_LEVEL = 2
 
 

@@ -122,7 +122,7 @@ def test_the_levels_are_the_same() -> None:
     assert {known: level for known, level in levels.RECORDS.items() if level > levels.FIRST_LEVEL} == derive.RECORD_LEVELS
     assert set(derive.READ) == levels.SNAPSHOTS.keys()
     assert {level: levels.snapshot_version(level) for level in derive.VERSIONS} == derive.VERSIONS
-    assert max(derive.VERSIONS) == levels.LEVEL_MAX == max(levels.RECORDS.values())
+    assert max(derive.VERSIONS) == levels.LEVEL_MAX == max(levels.SNAPSHOTS.values())
 
 
 def test_the_wheel_is_the_same_size() -> None:

@@ -312,7 +312,7 @@ def test_an_unknown_operation_stops_the_controller() -> None:
 
 def test_the_level_is_raised_one_by_one_and_never_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exported state of level 1 is what former programs wrote."""
-    monkeypatch.setattr("ledgermq.node.controller.state.LEVEL_MAX", 3)
+    monkeypatch.setattr("ledgermq.node.controller.state.LEVEL_MAX", 4)
     state, outcome = apply(State(), {"op": "raise-level", "level": 3})
     assert (outcome.code, state.level) == (Code.BAD_REQUEST, 1) and "level" not in export(state)
     for level, expected in ((2, 2), (2, 2), (3, 3), (1, 3)):
