@@ -71,9 +71,8 @@ def consume(
         what = f"group {group_name} consumes topic {topic_name} by leases, which would expire before a Parquet file is complete"
         other = "with another group and without --filter sql:, unless the topic is of kind priority or lite"
         raise BadArgument(what, f"consume to a .jsonl or .csv file, or {other}")
-    receiver = Receiver(connection, topic_name, group_name, expression=expression, namespace=namespace)
     # Ctrl-C is the normal end of following a topic.
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), Receiver(connection, topic_name, group_name, expression=expression, namespace=namespace) as receiver:
         receiver.route()
         to_stdout = path in (None, "-")
         lines = data_files.Lines(opened("-", "wb"), as_json=as_json) if to_stdout else data_files.lines_to(str(path), as_json)

@@ -1,13 +1,16 @@
 """Receiving as a consumer group: long polls to the brokers of a topic, and acknowledgements by receipt handle.
 
-At least once: a message whose acknowledgement was lost is delivered again.
+At least once: a message whose acknowledgement was lost is delivered again. A broker that has no messages, or no leader, holds up no message
+of another one: each has a poll of its own, which stands until it is answered.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
 
 import grpc
 
@@ -34,7 +37,10 @@ def filter_expression(text: str) -> pb.FilterExpression:
 
 
 class Receiver:
-    """Receives one topic as one consumer group. Not thread-safe."""
+    """Receives one topic as one consumer group. Not thread-safe. A context manager.
+
+    Of a topic with several brokers it may lease up to a batch of each that `receive` has not returned yet; `close` gives those back.
+    """
 
     def __init__(
         self, connection: Connection, topic: str, group: str, *, expression: str = "*", namespace: str = "", invisible_s: float = 60.0
@@ -44,26 +50,79 @@ class Receiver:
         self._group = pb.Resource(resource_namespace=namespace, name=group)
         self._filter = filter_expression(expression)
         self._invisible_s = invisible_s
-        self._brokers: list[pb.MessageQueue] = []
+        self._brokers: dict[str, pb.MessageQueue] = {}
+        self._polls: dict[str, Future[list[pb.Message]]] = {}
+        """By name of the broker, its poll under way; none if the topic has one broker."""
+        self._kept: list[pb.Message] = []
+        """Messages that `receive` has not returned yet."""
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._open: set[Any] = set()
+        self._closing = False
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the polls under way and give back the messages that `receive` did not return. What the cluster cannot be told comes again
+        when its lease ends."""
+        with self._lock:
+            self._closing = True
+            for stream in self._open:
+                stream.cancel()
+        if self._pool is not None:
+            self._pool.shutdown()
+        answered = [poll.result() for poll in self._polls.values() if poll.exception() is None]
+        self._polls.clear()
+        kept, self._kept = [*self._kept, *(message for messages in answered for message in messages)], []
+        for message in kept:
+            request = pb.ChangeInvisibleDurationRequest(group=self._group, topic=message.topic)
+            request.receipt_handle = message.system_properties.receipt_handle
+            request.message_id = message.system_properties.message_id
+            request.invisible_duration.FromMilliseconds(0)
+            path, answer = service.MESSAGING + "ChangeInvisibleDuration", pb.ChangeInvisibleDurationResponse
+            try:
+                service.unary(self._connection.channel(), path, request, answer, ACK_TIMEOUT_S, self._connection.metadata)
+            except grpc.RpcError:
+                return
 
     def route(self) -> None:
         """Query the brokers of the topic. Raises Refused if the topic does not exist."""
         request = pb.QueryRouteRequest(topic=self._topic)
         answer = self._connection.ask(service.MESSAGING + "QueryRoute", request, pb.QueryRouteResponse)
         by_broker = {queue.broker.name: queue for queue in answer.message_queues}
-        self._brokers = [by_broker[name] for name in sorted(by_broker)]
+        self._brokers = dict(sorted(by_broker.items()))
 
     def receive(self, wait_s: float, batch: int = BATCH) -> list[pb.Message]:
-        """Up to `batch` messages; waits up to `wait_s` in total, shared by the brokers. An empty list if none arrived."""
+        """Up to `batch` messages; waits up to `wait_s` at all brokers at once. An empty list if no broker has a message."""
         if not self._brokers:
             self.route()
-        for _ in range(len(self._brokers)):
-            queue = self._brokers.pop(0)
-            self._brokers.append(queue)
-            messages = self._poll(queue, wait_s / len(self._brokers), batch)
-            if messages:
-                return messages
-        return []
+        if len(self._brokers) == 1:
+            return self._poll(next(iter(self._brokers.values())), wait_s, batch)
+        if not self._kept:
+            self._await_any(time.monotonic() + wait_s, batch)
+        taken, self._kept = self._kept[:batch], self._kept[batch:]
+        return taken
+
+    def _await_any(self, end: float, batch: int) -> None:
+        """Keep the messages of the first polls that have any. Returns without any when each broker had none in a poll until `end`."""
+        self._pool = self._pool or ThreadPoolExecutor(len(self._brokers), thread_name_prefix="receive")
+        # A poll of an earlier call may end before this wait does: the broker is asked once more.
+        earlier, empty = set(self._polls), set[str]()
+        while not self._kept and len(empty) < len(self._brokers):
+            for name in self._brokers.keys() - self._polls.keys() - empty:
+                left_s = max(0.0, end - time.monotonic())
+                self._polls[name] = self._pool.submit(self._poll, self._brokers[name], left_s, batch)
+            for poll in wait(self._polls.values(), return_when=FIRST_COMPLETED).done:
+                name = next(known for known, other in self._polls.items() if other is poll)
+                del self._polls[name]
+                self._kept += poll.result()
+                if name not in earlier:
+                    empty.add(name)
+                earlier.discard(name)
 
     def _poll(self, queue: pb.MessageQueue, wait_s: float, batch: int) -> list[pb.Message]:
         request = pb.ReceiveMessageRequest(group=self._group, message_queue=queue, filter_expression=self._filter, batch_size=batch)
@@ -71,7 +130,20 @@ class Receiver:
         request.long_polling_timeout.FromMilliseconds(round(wait_s * 1000))
 
         def call(channel: grpc.Channel, metadata: service.Metadata) -> tuple[pb.Status | None, list[pb.Message]]:
-            return collect(service.receive_message(channel, request, metadata, wait_s + MARGIN_S))
+            stream = service.receive_message(channel, request, metadata, wait_s + MARGIN_S)
+            with self._lock:
+                if self._closing:
+                    stream.cancel()
+                self._open.add(stream)
+            try:
+                return collect(stream)
+            except grpc.RpcError:
+                if self._closing:
+                    return None, []
+                raise
+            finally:
+                with self._lock:
+                    self._open.discard(stream)
 
         status, messages = self._repeat("receiving", wait_s, call)
         if messages or status is None or status.code in (OK, MESSAGE_NOT_FOUND):

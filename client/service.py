@@ -58,13 +58,12 @@ def send_message(channel: grpc.Channel, request: pb.SendMessageRequest, metadata
         return call.future(request, metadata=metadata, timeout=timeout)
 
 
-def receive_message(
-    channel: grpc.Channel, request: pb.ReceiveMessageRequest, metadata: Metadata, timeout: float
-) -> Iterator[pb.ReceiveMessageResponse]:
+def receive_message(channel: grpc.Channel, request: pb.ReceiveMessageRequest, metadata: Metadata, timeout: float) -> Any:
+    """A poll under way: an iterator of `ReceiveMessageResponse` that is also a `grpc.Call`."""
     path, read = MESSAGING + "ReceiveMessage", pb.ReceiveMessageResponse.FromString
     call: Any = channel.unary_stream(path, pb.ReceiveMessageRequest.SerializeToString, read)
     with uninterrupted():
-        return cast(Iterator[pb.ReceiveMessageResponse], call(request, metadata=metadata, timeout=timeout))
+        return call(request, metadata=metadata, timeout=timeout)
 
 
 def ack_message(channel: grpc.Channel, request: pb.AckMessageRequest, metadata: Metadata, timeout: float) -> pb.AckMessageResponse:

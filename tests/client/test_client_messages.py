@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import grpc
@@ -221,24 +223,119 @@ def test_a_poll_carries_what_was_asked() -> None:
     assert (request.invisible_duration.ToMilliseconds(), request.long_polling_timeout.ToMilliseconds()) == (7000, 500)
 
 
-def test_brokers_take_turns_and_share_the_waiting_time() -> None:
-    """Every broker of the route is polled once, beginning with another one each time; the time is divided among them."""
+class Brokers:
+    """Answers polls by broker: each test says when which broker answers with what."""
 
-    def by_broker(request: pb.ReceiveMessageRequest) -> list[pb.ReceiveMessageResponse]:
-        return [delivered(request.message_queue.broker.name.encode()), verdict()]
+    def __init__(self, node: FakeNode, *names: str) -> None:
+        self.answers: dict[str, queue.SimpleQueue[list[pb.ReceiveMessageResponse]]] = {name: queue.SimpleQueue() for name in names}
+        self.polls: dict[str, list[int]] = {name: [] for name in names}
+        """By broker, the time that each of its polls waits, in ms."""
+        node.answers("QueryRoute", route(brokers=names))
+        node.answers("ReceiveMessage", self._answer)
 
-    with fake_nodes() as nodes:
-        nodes[0].answers("QueryRoute", route(brokers=("g2", "g1", "g3")))
-        nodes[0].answers("ReceiveMessage", by_broker)
-        with Connection(endpoints(nodes)) as connection:
-            polling = receiver(connection)
-            assert [polling.receive(0.9)[0].body for _ in range(4)] == [b"g1", b"g2", b"g3", b"g1"]
-            nodes[0].answers("ReceiveMessage", [verdict(40401)])
-            assert polling.receive(0.9) == []
-        last = [request.message_queue.broker.name for request in nodes[0].requests["ReceiveMessage"]][4:]
-        assert last == ["g2", "g3", "g1"]
-        assert {request.long_polling_timeout.ToMilliseconds() for request in nodes[0].requests["ReceiveMessage"]} == {300}
-    assert len(nodes[0].requests["QueryRoute"]) == 1
+    def _answer(self, request: pb.ReceiveMessageRequest) -> Iterator[pb.ReceiveMessageResponse]:
+        name = request.message_queue.broker.name
+        self.polls[name].append(request.long_polling_timeout.ToMilliseconds())
+        yield from self.answers[name].get()
+
+    def __enter__(self) -> Brokers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Polls that nobody answered end, so that the node can stop."""
+        for name, polls in self.polls.items():
+            for _ in polls:
+                self.give(name)
+
+    def give(self, name: str, *bodies: bytes) -> None:
+        found = [delivered(body, k) for k, body in enumerate(bodies)]
+        self.answers[name].put([*found, verdict()] if found else [verdict(40401)])
+
+
+@contextmanager
+def polled(*names: str) -> Iterator[tuple[Brokers, FakeNode, Receiver]]:
+    """Brokers of one topic behind one node, and a receiver of the topic."""
+    with (
+        fake_nodes() as nodes,
+        Brokers(nodes[0], *names) as brokers,
+        Connection(endpoints(nodes)) as connection,
+        receiver(connection) as polling,
+    ):
+        yield brokers, nodes[0], polling
+
+
+def test_a_broker_without_messages_holds_up_no_other_one() -> None:
+    """Its poll stands while others are answered, and nobody asks it a second time meanwhile."""
+    with polled("empty", "full") as (brokers, node, polling):
+        for k in range(4):
+            brokers.give("full", b"%d" % k)
+            assert [message.body for message in polling.receive(3600)] == [b"%d" % k]
+        assert len(brokers.polls["empty"]) == 1
+        brokers.give("empty", b"late")
+        assert [message.body for message in polling.receive(3600)] == [b"late"]
+    assert len(node.requests["QueryRoute"]) == 1
+
+
+def test_a_broker_without_a_leader_holds_up_no_other_one() -> None:
+    """Its poll is repeated while messages of another one are handed out."""
+    with polled("g1", "g2") as (brokers, _, polling):
+        for k in range(3):
+            brokers.answers["g1"].put([verdict(50002, "no leader")])
+            brokers.give("g2", b"%d" % k)
+            assert [message.body for message in polling.receive(3600)] == [b"%d" % k]
+        brokers.give("g1", b"elected")
+        assert [message.body for message in polling.receive(3600)] == [b"elected"]
+
+
+def test_a_topic_is_empty_when_each_broker_had_nothing_until_the_end() -> None:
+    """Each broker is waited at for the whole time, and one whose poll is older than that wait is asked once more."""
+    with polled("g1", "g2", "g3") as (brokers, _, polling):
+        for name in brokers.answers:
+            brokers.give(name)
+        assert polling.receive(3600) == []
+        # The time is not divided among them.
+        assert all(waited_ms > 1_800_000 for polls in brokers.polls.values() for waited_ms in polls)
+        brokers.give("g1", b"one")
+        assert [message.body for message in polling.receive(3600)] == [b"one"]
+        for name in ("g1", "g2", "g3", "g2", "g3"):
+            brokers.give(name)
+        assert polling.receive(0) == []
+        assert {name: len(polls) for name, polls in brokers.polls.items()} == {"g1": 3, "g2": 3, "g3": 3}
+
+
+def test_a_batch_is_never_exceeded_and_what_is_left_is_given_back() -> None:
+    """What a poll had beyond the batch comes with the next call. At the end, what no call returned goes back to the cluster."""
+    with polled("g1", "g2") as (brokers, node, polling):
+        node.answers("ChangeInvisibleDuration", pb.ChangeInvisibleDurationResponse(status=status()))
+        brokers.give("g1", b"a", b"b", b"c")
+        assert [message.body for message in polling.receive(3600, 1)] == [b"a"]
+        assert [message.body for message in polling.receive(3600, 1)] == [b"b"]
+        # A poll that is answered between two calls is answered for the second one.
+        brokers.give("g2", b"d")
+        polling._polls["g2"].result()
+        changed = node.requests["ChangeInvisibleDuration"]
+    assert [request.receipt_handle for request in changed] == ["handle-2", "handle-0"]
+    assert [request.message_id for request in changed] == ["id-2", "id-0"]
+    assert {(request.group.name, request.invisible_duration.ToMilliseconds()) for request in changed} == {("g", 0)}
+
+
+def test_closing_ends_polls_that_stand_and_gives_up_on_a_node_that_does_not_answer() -> None:
+    """Neither a poll of an hour nor a lease that cannot be given back holds up the end."""
+    with polled("g1", "g2") as (brokers, node, polling):
+        brokers.give("g1", b"a", b"b")
+        node.answers("ChangeInvisibleDuration", UNAVAILABLE)
+        assert [message.body for message in polling.receive(3600, 1)] == [b"a"]
+    assert len(node.requests["ChangeInvisibleDuration"]) == 1
+
+
+def test_a_refusal_of_one_broker_is_told_and_keeps_what_others_answered() -> None:
+    """A wrong filter is an error, whatever the other brokers do."""
+    with polled("g1", "g2") as (brokers, _, polling):
+        brokers.answers["g1"].put([verdict(40010, "no SQL")])
+        with pytest.raises(Refused, match="no SQL"):
+            polling.receive(3600)
+        brokers.give("g2", b"kept")
+        assert [message.body for message in polling.receive(3600)] == [b"kept"]
 
 
 @pytest.mark.parametrize("trouble", [UNAVAILABLE, [verdict(50002, "no leader")], [verdict(42900, "busy")]])
