@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import itertools
 import os
 import re
+import secrets
 import socket
 import threading
 import time
@@ -105,7 +105,9 @@ class Endpoints(Generic[C]):
         self.tls = tls
         self._ca = ca
         self._own: tuple[bytes | None, bytes | None] = certificate or (None, None)
-        self.client_id = f"{socket.gethostname()}@{os.getpid()}@{next(_serial)}"
+        # Host name and process id are for the reader. In containers both can be the same, and clients with one id would share leases and
+        # the stream of a broadcasting group.
+        self.client_id = f"{socket.gethostname()}@{os.getpid()}@{secrets.token_hex(8)}"
         self._channels: dict[Address, C] = {}
         self._lock = threading.Lock()
         self._turn = 0
@@ -291,6 +293,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-_serial = itertools.count()

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import units
+from ledgermq.proto.levels import LACKS, LEVEL_MAX
 
 
 class Severity(IntEnum):
@@ -53,6 +54,7 @@ def of_cluster(status: pb.ClusterStatusResponse, free_warning: int, free_critica
     """What is wrong with nodes, disks, broker groups and replicas. `exact`: in bytes; otherwise rounded, with a unit."""
     found = [finding for node in status.nodes for finding in _of_node(node, free_warning, free_critical, exact)]
     found += [finding for group in status.groups for finding in _of_group(group)]
+    found += [finding for group in status.groups for finding in _of_level(group)]
     if not status.groups:
         found.append(Finding(Severity.CRITICAL, "there is no broker group"))
     if status.health != "ok" and worst(found) == Severity.OK:
@@ -68,6 +70,14 @@ def _of_node(node: pb.NodeInfo, free_warning: int, free_critical: int, exact: bo
         severity = Severity.CRITICAL if node.disk_free_bytes < free_critical else Severity.WARNING
         free = f"{node.disk_free_bytes} bytes" if exact else units.size_words(node.disk_free_bytes)
         yield Finding(severity, f"node {node.node} has {free} of free disk space")
+
+
+def _of_level(group: pb.BrokerGroupInfo) -> Iterator[Finding]:
+    """A lower level is no fault: an upgrade may be under way."""
+    lacks = [text for level, texts in LACKS.items() for text in texts if group.HasField("level") and group.level < level]
+    if lacks:
+        what = f"broker group {group.group} has feature level {group.level}, and below {LEVEL_MAX} {' and '.join(lacks)}"
+        yield Finding(Severity.OK, f"{what} (see: ledgermq upgrade status)")
 
 
 def _of_group(group: pb.BrokerGroupInfo) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,13 +32,10 @@ CALL_TIMEOUT_S = 3.0
 PAUSE_S = 0.05
 PAUSE_MAX_S = 0.4
 """Pause before the whole window is retried, to spare nodes that are electing a leader."""
-EPOCH_2021 = 1609459200
 DURABILITY_KEY = "x-ledgermq-durability"
 QUEUE_KEY = "x-ledgermq-queue"
 BY_STRENGTH = ("memory", "master", "durable")
 """The durability classes of acknowledgements, weakest first. A newer node may state a class that is not listed here."""
-_serial = itertools.count()
-_node = uuid.getnode()
 
 
 def weaker_of(known: str | None, reported: str) -> str:
@@ -47,9 +44,9 @@ def weaker_of(known: str | None, reported: str) -> str:
 
 
 def new_message_id() -> str:
-    """A message id of version 1 (contract §4.1): 34 upper-case hexadecimal characters."""
-    seconds = int(time.time()) - EPOCH_2021
-    return f"01{_node:012X}{os.getpid() & 0xFFFF:04X}{seconds & 0xFFFFFFFF:08X}{next(_serial) & 0xFFFFFFFF:08X}"
+    """A message id in the form of version 1 (contract §4.1), 34 upper-case hexadecimal characters, with 128 random bits in place of MAC
+    address, process id, second and counter: containers share the first two, and then collide."""
+    return f"01{secrets.token_hex(16).upper()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ STORED_TRIM_LEVEL: Final = 2
 """From this level on a trim record can say that the object store has what it removes
 (docs/decisions/2026-11-28-leases-below-the-local-begin.md)."""
 
+CONTENT_LEVEL: Final = 3
+"""From this level on a deduplication window compares the content of messages, not their ids alone
+(docs/decisions/2026-11-21-deduplication.md)."""
+
 RECORDS: dict[tuple[str, int], int] = {
     ("membership", 1): 1,
     ("membership", 2): 1,
@@ -48,6 +52,11 @@ RECORDS: dict[tuple[str, int], int] = {
 """(kind, version) of a control record → its level."""
 SNAPSHOTS: dict[int, int] = {2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 2, 8: 3}
 """Version of a snapshot → its level."""
+
+LACKS: dict[int, tuple[str, ...]] = {
+    CONTENT_LEVEL: ("a deduplication window drops another sender's message with an equal id",),
+}
+"""Level → what operators of a group below it have to know."""
 
 
 def snapshot_version(level: int) -> int:

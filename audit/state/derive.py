@@ -120,7 +120,7 @@ class State:
             Members(),
             self.level,
             Offsets(self.topics),
-            Ids(self.topics),
+            Ids(self.topics, self.level),
             Producers(),
             Retained(),
             Transactions(self.topics),

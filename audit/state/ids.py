@@ -1,6 +1,7 @@
-"""Message ids of topics with a deduplication window: which of them a broker group still knows.
+"""Messages of topics with a deduplication window: which of them a broker group still knows.
 
-An id is recorded only if its topic has a window, as a digest and a place. The number of known ids is limited, and the format defines which
+A message is recorded only if its topic has a window and it has an id, as a digest and a place. Below feature level 3 the digest is that of
+the id. The number of known ids is limited, and the format defines which
 are forgotten first, so that every replica forgets the same ones.
 """
 
@@ -16,6 +17,7 @@ import numpy as np
 from ledgermq.audit.reading.columns import fire_time
 from ledgermq.audit.state.part import Part, Path
 from ledgermq.audit.state.reader import TIMER_TOPIC, WAITING_TOPICS, BadRecord, Entry, Messages, parent_of
+from ledgermq.audit.state.records import CONTENT_LEVEL, Level
 from ledgermq.audit.state.topics import Topics
 
 OF_TOPIC_MAX = 131_072
@@ -32,8 +34,9 @@ class Ids(Part):
 
     keys = ("ids",)
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, level: Level) -> None:
         self._topics = topics
+        self._level = level
         self._ids: dict[str, dict[bytes, Place]] = {}
         """Stored topic → digest → place, in log order."""
         self._count = 0
@@ -51,12 +54,17 @@ class Ids(Part):
             fire_ms = fire_time(messages.raw_properties(row)) if topic == TIMER_TOPIC else 0
             if fire_ms < 0:
                 raise BadRecord(*messages.place(row), "is on the timer topic but has no delivery time")
-            of = parent_of(properties.get("REAL_TOPIC", "") if topic in WAITING_TOPICS else topic)
+            real = properties.get("REAL_TOPIC", "") if topic in WAITING_TOPICS else topic
+            of = parent_of(real)
             message_id = properties.get("UNIQ_KEY")
             if of not in windows or message_id is None:
                 continue
+            if self._level.now < CONTENT_LEVEL:
+                digest = blake2b(message_id.encode(), digest_size=DIGEST_BYTES).digest()
+            else:
+                digest = content_digest(real, properties, messages.body(row))
             place = int(messages.store_ms[row]), fire_ms, int(messages.queue[row]), int(messages.queue_offset[row])
-            self._store(of, blake2b(message_id.encode(), digest_size=DIGEST_BYTES).digest(), place, int(messages.index[row]))
+            self._store(of, digest, place, int(messages.index[row]))
 
     def _store(self, topic: str, digest: bytes, place: Place, index: int) -> None:
         known = self._ids.setdefault(topic, {})
@@ -99,6 +107,13 @@ class Ids(Part):
 
     def touched(self, path: Path) -> int | None:
         return self._touched.get(path[1]) if len(path) > 1 else None
+
+
+def content_digest(topic: str, properties: Mapping[str, str], body: bytes) -> bytes:
+    """docs/format.md §11, `ids`: the digest from level 3 on."""
+    values = [topic, *(properties.get(name, "") for name in ("UNIQ_KEY", "KEYS", "__LMQ.KEYS", "__BORNHOST"))]
+    parts = [len(value.encode()).to_bytes(4, "big") + value.encode() for value in values]
+    return blake2b(b"".join(parts) + body, digest_size=DIGEST_BYTES, person=b"LedgerMQ content").digest()
 
 
 def _unpack(digests: str, places: str) -> list[tuple[bytes, Place]]:

@@ -41,13 +41,15 @@ TIMER_TOPIC = "rmq_sys_ledgermq_timer"
 HALF_TOPIC = "rmq_sys_ledgermq_half"
 WAITING_TOPICS = frozenset({TIMER_TOPIC, HALF_TOPIC})
 
-TURNING = frozenset({"topic", "producer", "trim", "lite"})
+TURNING = frozenset({"topic", "producer", "trim", "lite", "level"})
 """Kinds of control records that take effect exactly at their place: before their own message is in its queue, and between all others."""
 NO_FIELDS: dict[str, Any] = {}
 """The kind of an entry that is not a control record."""
 VERSIONS = {"membership": (1, 2, 3), "seal": (1, 2), "trim": (1, 2)}
 """Versions of control records; all others have version 1."""
 LITE = "$"
+BODY_AT = 48 + 88
+"""Where the body begins in an entry (docs/format.md §3, §4)."""
 
 
 class Unreadable(Exception):
@@ -170,6 +172,12 @@ class Messages:
 
     def raw_properties(self, row: int) -> bytes:
         return self.window[int(self.property_at[row]) : int(self.property_end[row])]
+
+    def body(self, row: int) -> bytes:
+        """The body of a message, as it is stored."""
+        begin = int(self.property_end[row]) - int(self.size[row]) + BODY_AT
+        length = int.from_bytes(self.window[begin - 4 : begin], "big")
+        return self.window[begin : begin + length]
 
     def properties(self, row: int) -> dict[str, str]:
         return parse_properties(self.raw_properties(row))

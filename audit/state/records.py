@@ -16,6 +16,8 @@ LEVEL_MAX = 3
 """The highest feature level in docs/format.md §11."""
 TREE_LEVEL = 2
 """From this level on a group has a log tree."""
+CONTENT_LEVEL = 3
+"""From this level on a deduplication window compares contents."""
 NODE_FACTS = ("incarnation", "returning", "observer")
 
 

@@ -18,7 +18,7 @@ from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, host_bytes
 from ledgermq.proto.entry_sealing import make_range, seal
 from ledgermq.proto.names import HALF_TOPIC, TIMER_TOPIC, lite_stored
-from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited
+from ledgermq.proto.properties import BORN_HOST, DELIVER_MS, EXACT_KEYS, FIRE_MS, KEYS, ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, MemoryLog, MemoryQueues
 from tests.node_core.core_world import exported
@@ -85,8 +85,12 @@ class Scribe:
         self.record(control.LevelRecord(self.rng.randint(1, LEVEL_MAX)))
 
     def send(self, topic: str, queue: int, put: dict[str, str], *, tags_code: int = 0, origin: int = 0) -> int:
-        properties = edited(f"UNIQ_KEY\x01id{self.log.end_index}\x02".encode(), put)
-        return self.write(Draft(topic, queue, b"body", properties, EPOCH_MS, tags_code, origin=origin))
+        """Some ids were there before, with the same content or with another one."""
+        number = self.log.end_index if self.rng.random() < 0.8 else self.rng.randrange(self.log.end_index + 1)
+        content = {name: self.rng.choice("xy") for name in (KEYS, EXACT_KEYS, BORN_HOST) if self.rng.random() < 0.1}
+        properties = edited(f"UNIQ_KEY\x01id{number}\x02".encode(), {**content, **put})
+        body = self.rng.choice([b"body", b"body", b"", b"other"])
+        return self.write(Draft(topic, queue, body, properties, EPOCH_MS, tags_code, origin=origin))
 
     # The subjects of records
 
@@ -156,7 +160,8 @@ class Scribe:
     def topic(self) -> None:
         name, kind = self.rng.choice(list(TOPICS.items()))
         queues, incarnation = 1 if name == "L" else self.rng.randrange(1, 3), self.rng.randrange(1, 4)
-        config = TopicConfig("", name, kind, queues, Permission.READ_WRITE, incarnation)
+        window_ms = self.rng.choice([0, 5, 50])
+        config = TopicConfig("", name, kind, queues, Permission.READ_WRITE, incarnation, dedup_ms=window_ms)
         self.record(control.TopicRecord(config, deleted=self.rng.random() < 0.2))
 
     def group(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 from ledgermq import cli
 from ledgermq.client.health import Finding, Limit, Severity, worst
 from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.levels import LACKS, LEVEL_MAX
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
 
 GIB = 1 << 30
@@ -44,6 +45,19 @@ def test_a_good_cluster(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> N
     """What was looked at, and numbers for graphs."""
     node.answers("ClusterStatus", well())
     assert run(capsys) == (0, "LEDGERMQ OK - nodes up: 3, broker groups with a leader: 1 | 'nodes_up'=3 'leaders'=1")
+
+
+def test_a_lower_feature_level_says_what_it_lacks(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no fault: an upgrade may be under way. At the highest level there is nothing to say."""
+    found = well()
+    for level in (LEVEL_MAX, 2):
+        found.groups[0].level = level
+        node.answers("ClusterStatus", found)
+        status, line = run(capsys)
+        assert status == 0 and line.startswith("LEDGERMQ OK - nodes up: 3")
+        assert ("broker group g1 has feature level 2, and below" in line) == (level == 2)
+        assert all((text in line) == (level == 2) for text in LACKS[3])
+    assert "(see: ledgermq upgrade status)" in line
 
 
 def no_leader(found: pb.ClusterStatusResponse) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,22 @@ def test_message_ids_are_of_version_1_and_unique() -> None:
     """34 upper-case hexadecimal characters beginning with 01."""
     ids = [new_message_id() for _ in range(1000)]
     assert all(re.fullmatch(r"01[0-9A-F]{32}", found) for found in ids) and len(set(ids)) == 1000
+
+
+CONTAINER = """
+import os, socket, time, uuid
+os.getpid, socket.gethostname, time.time, uuid.getnode = (lambda: 1), (lambda: "app"), (lambda: 1.8e9), (lambda: 7)
+from ledgermq.client.connection import Connection
+from ledgermq.client.sending import new_message_id
+print(new_message_id(), Connection().client_id)
+"""
+
+
+def test_ids_of_two_containers_differ() -> None:
+    """Same host name, MAC address, process id and second: neither message ids nor client ids are equal."""
+    said = [subprocess.run([sys.executable, "-c", CONTAINER], capture_output=True, text=True, check=True).stdout.split() for _ in "ab"]
+    assert not set(said[0]) & set(said[1])
+    assert all(client.startswith("app@1@") for _, client in said)
 
 
 def test_a_message_carries_everything_it_was_given() -> None:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgermq.node.broker.calls.member_calls import RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.outcome import Kept, Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.state import message_ids as ids_module
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.message_ids import Ids, Place
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.control import LevelRecord
+from ledgermq.proto.levels import LEVEL_MAX
+from ledgermq.proto.properties import DELIVER_MS, Fields, edited, encode
+from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
-from tests.node_core.core_fakes import EPOCH_MS, SECOND, Bench
+from tests.node_core.core_fakes import EPOCH_MS, SECOND, Bench, MemoryQueues
+from tests.node_core.core_world import merged
 
 WINDOW_MS = 60_000
 LOG_ID = "00000000-0000-0000-0000-000000000001"
@@ -34,14 +41,31 @@ def drafts(*names: str, topic: str = "t", queue: int = 0) -> list[Draft]:
     return [Draft(topic, queue, b"x", encode(Fields(message_id=name)), EPOCH_MS) for name in names]
 
 
+def by(
+    born_host: str, body: bytes = b"x", *keys: str, topic: str = "t", born_ms: int = EPOCH_MS, **fields: Any
+) -> Draft:
+    """A message with the id "a"."""
+    properties = encode(Fields(message_id="a", born_host=born_host, keys=keys, **fields))
+    return Draft(topic, 0, body, properties, born_ms, deliver_ms=fields.get("deliver_ms", 0))
+
+
 class DedupBench(Bench):
-    def __init__(self, policy: FlushPolicy = FlushPolicy.DURABLE) -> None:
+    def __init__(self, policy: FlushPolicy = FlushPolicy.DURABLE, level: int = LEVEL_MAX) -> None:
         super().__init__(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), policy=policy))
         self.lead(1)
+        self.upgrade(level)
         self.ask(Configure(next(self.tokens), topics=(config(), config("plain", 0))))
 
+    def upgrade(self, level: int) -> None:
+        asked = frozenset(self.replicator.members.voters)
+        for wanted in range(self.machine.level + 1, level + 1):
+            assert self.ask(RaiseLevel(next(self.tokens), LevelRecord(wanted), asked)) == Kept()
+
     def store(self, *names: str, topic: str = "t", queue: int = 0) -> tuple[int, ...]:
-        outcome = self.ask(Produce(next(self.tokens), drafts(*names, topic=topic, queue=queue)))
+        return self.store_all(*drafts(*names, topic=topic, queue=queue))
+
+    def store_all(self, *messages: Draft) -> tuple[int, ...]:
+        outcome = self.ask(Produce(next(self.tokens), list(messages)))
         assert isinstance(outcome, Produced) and outcome.durability == "durable", outcome
         return outcome.queue_offsets
 
@@ -55,9 +79,9 @@ class DedupBench(Bench):
         return other
 
 
-@pytest.fixture
-def bench() -> DedupBench:
-    return DedupBench()
+@pytest.fixture(params=[1, LEVEL_MAX], ids="level-{}".format)
+def bench(request: pytest.FixtureRequest) -> DedupBench:
+    return DedupBench(level=request.param)
 
 
 def test_a_duplicate_gets_the_first_offset_and_is_not_stored(bench: DedupBench) -> None:
@@ -217,6 +241,108 @@ def test_the_window_of_a_delayed_message_begins_when_it_is_sent(bench: DedupBenc
     assert bench.store("m") == (1,)
 
 
+# -- equal ids of different messages
+
+
+OTHERS = [by("h2"), by("h1", b"y"), by("h1", b""), by("h1", b"x", "k"), by("h1", b"x", "k l"), by("h1", b"x", "k", "l")]
+"""Messages that differ from each other, and from `by("h1")`, in one of what is compared."""
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at-once", "delayed"])
+@pytest.mark.parametrize("half", [False, True], ids=["visible", "half"])
+def test_another_message_with_a_known_id_is_stored(late: bool, half: bool) -> None:
+    """Two senders that made one id, in one call and in several: each message is stored once, and each repetition is answered with the
+    place of its own first copy. A message as a half or a delayed one is compared by its own topic and body."""
+    bench = DedupBench()
+    bench.ask(Configure(next(bench.tokens), topics=(config(), config("x", kind=TopicKind.TRANSACTION))))
+    messages = [by("h1"), *OTHERS]
+    if late:
+        at_ms = bench.now_ms + 10_000
+        messages = [replace(one, properties=edited(one.properties, {DELIVER_MS: str(at_ms)}), deliver_ms=at_ms) for one in messages]
+    if half:
+        messages = [replace(one, stored_topic="x", deliver_ms=0) for one in messages]
+
+    def send(*some: Draft) -> tuple[int, ...]:
+        if half:
+            outcome = bench.ask(Prepare(next(bench.tokens), list(some), [None] * len(some)))
+            assert isinstance(outcome, Produced)
+            return outcome.queue_offsets
+        return bench.store_all(*some)
+
+    places = [*send(messages[0]), *send(*messages[1:4], messages[1], *messages[4:])]
+    del places[4]
+    assert len(set(places)) == len(messages)
+    for _ in range(2):
+        assert [send(one) for one in messages] == [(place,) for place in places]
+        assert list(send(*messages)) == places
+        bench = bench.restarted()
+        bench.lead(7)
+    assert bench.group.statistics()["message_ids"] == len(messages)
+
+
+def test_what_a_repetition_may_change_is_not_compared(bench: DedupBench) -> None:
+    """The time of birth, and what an interceptor may set anew: tag, trace context, properties, delivery time."""
+    assert bench.store_all(by("h1")) == (0,)
+    at_ms = bench.now_ms + 10_000
+    again = by("h1", born_ms=EPOCH_MS + 5), by("h1", tag="n", trace_context="c", user={"p": "1"}), by("h1", deliver_ms=at_ms)
+    assert [bench.store_all(one) for one in again] == [(0,)] * 3
+
+
+def test_lite_topics_of_one_parent_are_compared_by_their_own_names() -> None:
+    """The window belongs to the parent topic, and one message for two lite topics is two messages."""
+    bench = DedupBench()
+    bench.ask(Configure(next(bench.tokens), topics=(config("L", kind=TopicKind.LITE),)))
+    one, other = by("h1", topic="L$x"), by("h1", topic="L$y")
+    assert [bench.store_all(one), bench.store_all(other), bench.store_all(one), bench.store_all(other)] == [(0,)] * 4
+    assert (bench.machine.end("L$x", 0), bench.machine.end("L$y", 0)) == (1, 1)
+
+
+def test_another_message_waits_while_its_id_is_not_committed() -> None:
+    """It is stored when the first one is committed."""
+    bench = DedupBench()
+    bench.replicator.commit_at_once = False
+    calls = [Produce(next(bench.tokens), [one]) for one in (by("h1"), by("h2"), by("h1"))]
+    bench.turn(*calls)
+    assert not {call.token for call in calls} & set(bench.done) and bench.machine.end("t", 0) == 0
+    bench.replicator.commit_at_once = True
+    bench.turn()
+    bench.turn()
+    assert [bench.done[call.token].queue_offsets for call in calls] == [(0,), (1,), (0,)]  # type: ignore[union-attr]
+
+
+def test_below_the_level_an_id_alone_counts_and_goes_on_counting_for_its_window() -> None:
+    """What was stored before the level was raised is recognised by its id, in whatever message, until its window ends. What is stored
+    afterwards is compared."""
+    bench = DedupBench(level=2)
+    assert [bench.store_all(one) for one in (by("h1"), by("h2"))] == [(0,), (0,)]
+    bench.upgrade(LEVEL_MAX)
+    bench = bench.restarted()
+    bench.lead(7)
+    assert [bench.store_all(one) for one in (by("h1"), by("h2"))] == [(0,), (0,)]
+    assert bench.store("b") == (1,)
+    bench.pass_time((WINDOW_MS + 1) * 1_000_000)
+    assert [bench.store_all(one) for one in (by("h1"), by("h2"), by("h1"), by("h2"))] == [(2,), (3,), (2,), (3,)]
+
+
+@given(st.lists(st.sampled_from(["h1", "h2", "raise", "turn"]), max_size=8), st.integers(1, 9))
+def test_where_a_replica_cuts_the_log_does_not_change_what_it_remembers(steps: list[str], most: int) -> None:
+    """The level counts for the messages behind its record, also for a replica that applies both in one range."""
+    bench = DedupBench(level=1)
+    for step in steps:
+        if step == "raise":
+            bench.upgrade(min(LEVEL_MAX, bench.machine.level + 1))
+        elif step == "turn":
+            bench.pass_time(WINDOW_MS * 600_000)
+        else:
+            bench.store_all(by(step))
+    other, ranges = Machine(MemoryQueues(), bench.log.record, bench.log.index_at), merged(bench.log)
+    while other.applied_index < bench.log.end_index:
+        first = other.applied_index + 1
+        entries = tail_of(next(entries for entries in ranges if first <= entries.last_index), first)
+        other.apply(cut(entries, first + most - 1))
+    assert other.ids.export() == bench.machine.ids.export() and other.level == bench.machine.level
+
+
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of kept ids is bounded per topic and in total: the oldest ids of the largest topic are removed first; the export restores
     the state."""
@@ -224,17 +350,17 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ids_module, "ALL_MAX", 8)
     ids = Ids()
     for n in range(7):
-        ids.apply("big", f"{n}", Place(n, 1, n), 1000)
+        ids.apply("big", b"%016d" % n, Place(n, 1, n), 1000)
     assert (ids.count, ids.forgotten_early) == (5, 2)
     for n in range(5):
-        ids.apply("small", f"{n}", Place(10 + n, 0, n), 1000)
+        ids.apply("small", b"%016d" % n, Place(10 + n, 0, n), 1000)
     assert (ids.count, ids.forgotten_early) == (8, 4)
-    known = {topic: [n for n in range(7) if ids.find(topic, f"{n}", 0)] for topic in ("big", "small")}
+    known = {topic: [n for n in range(7) if ids.find(topic, b"%016d" % n, "", 0)] for topic in ("big", "small")}
     assert known == {"big": [3, 4, 5, 6], "small": [1, 2, 3, 4]}
     again = Ids()
     again.restore(ids.export())
     assert again.export() == ids.export() and again.count == 8
-    assert again.find("big", "4", 0) == Place(4, 1, 4) and again.find("big", "4", 5) is None
+    assert again.find("big", b"%016d" % 4, "", 0) == Place(4, 1, 4) and again.find("big", b"%016d" % 4, "", 5) is None
 
 
 steps = st.lists(

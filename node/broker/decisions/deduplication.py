@@ -1,12 +1,13 @@
 """The leader's rules for topics with a deduplication window: which messages of a call are stored, and how duplicates are answered.
 
-Decided against the state as of the log's end: applied ids (`message_ids.py`), and ids of unapplied entries, which the uncommitted state
-marks. A call with a message whose first copy is not committed yet waits for that commit, because only then can the answer not become false.
+Decided against the state as of the log's end: applied messages (`message_ids.py`), and ids of unapplied entries, which the uncommitted
+state marks. A call with a message whose id an unapplied entry has waits for that commit: only then can the answer not become false, and
+only then is it decided whether that entry is a copy, or the message of another sender with the same id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ledgermq.node.broker.calls.outcome import Done
@@ -14,37 +15,41 @@ from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState
-from ledgermq.node.broker.state.message_ids import Ids, Place
+from ledgermq.node.broker.state.group_state import State
+from ledgermq.node.broker.state.message_ids import Place, key_of
 from ledgermq.proto.names import parent_of
-from ledgermq.proto.properties import message_id_of
-from ledgermq.proto.types import TopicConfig
+from ledgermq.proto.properties import MESSAGE_ID, parse
 
 
 def without_duplicates(
-    plan: Plan, call: Produce | Prepare, ids: Ids, uncommitted: UncommittedState, topics: Mapping[str, TopicConfig]
+    plan: Plan, call: Produce | Prepare, state: State, uncommitted: UncommittedState
 ) -> tuple[Produce | Prepare, tuple[str, ...]] | None:
     """The call reduced to messages that are not stored yet, and the names that mark their ids. None if no message is left, or if the call
     must wait until a message with one of its ids is committed. `Plan.known` gets the places of duplicates for the answer."""
     names: list[str] = []
     fresh: list[int] = []
     slots: list[int | Place] = []
-    seen: dict[str, int] = {}
+    seen: dict[tuple[str, bytes], int] = {}
     for at, draft in enumerate(call.drafts):
         topic = parent_of(draft.stored_topic)
-        window_ms = topics[topic].dedup_ms
-        message_id = message_id_of(draft.properties) if window_ms else None
-        place = None if message_id is None else ids.find(topic, message_id, plan.now_ms - window_ms)
-        name = f"id:{topic}:{message_id}" if message_id is not None else ""
+        window_ms = state.topics[topic].dedup_ms
+        properties = parse(draft.properties) if window_ms else {}
+        message_id = properties.get(MESSAGE_ID)
+        place, name, key = None, "", b""
+        if message_id is not None:
+            key = key_of(state.level, draft.stored_topic, properties, draft.body)
+            place = state.ids.find(topic, key, message_id, plan.now_ms - window_ms)
+            name = f"id:{topic}:{message_id}"
         if name and uncommitted.configuring(name) is not None:
             plan.deferred.append(call)
             return None
         if place is not None:
             slots.append(place)
-        elif name in seen:
-            slots.append(seen[name])
+        elif (topic, key) in seen:
+            slots.append(seen[topic, key])
         else:
             if name:
-                seen[name] = len(fresh)
+                seen[topic, key] = len(fresh)
             slots.append(len(fresh))
             fresh.append(at)
             names.append(name)

@@ -201,7 +201,7 @@ class Planner:
         topics = self._machine.topics
         names: tuple[str, ...] = ()
         if any(topics[parent_of(draft.stored_topic)].dedup_ms for draft in call.drafts):
-            rest = without_duplicates(plan, call, self._machine.ids, self._uncommitted, topics)
+            rest = without_duplicates(plan, call, self._machine, self._uncommitted)
             if rest is None:
                 return
             call, names = rest  # type: ignore[assignment]  # of the kind it was

@@ -80,7 +80,7 @@ class TransactionResolver:
         names: tuple[str, ...] = ()
         topics = self._machine.topics
         if any(draft.stored_topic in topics and topics[draft.stored_topic].dedup_ms for draft in call.drafts):
-            rest = without_duplicates(plan, call, self._machine.ids, self._uncommitted, topics)
+            rest = without_duplicates(plan, call, self._machine, self._uncommitted)
             if rest is None:
                 return
             call, names = rest  # type: ignore[assignment]  # of the kind it was

@@ -48,7 +48,7 @@ _Special = control.ControlRecord | Mark | NewHalf | Run
 
 _SPECIAL_TOPICS = CONTROL_TOPICS | {HALF_TOPIC}
 
-_BETWEEN = control.TopicRecord | control.TrimRecord | control.LiteRecord
+_BETWEEN = control.TopicRecord | control.TrimRecord | control.LiteRecord | control.LevelRecord
 """Records whose effect depends on which messages precede them."""
 
 
@@ -128,13 +128,16 @@ class Machine(State):
             elif isinstance(first, control.LiteRecord):
                 self._apply_lite(first, effects)
                 del records[0]
+            elif isinstance(first, control.LevelRecord):
+                self._apply_level(first)
+                del records[0]
         if self._lite_floors:
             self._begin_lite_topics(columns.topics)
         self._queues.append(columns)
         if TIMER_TOPIC in columns.topics:
             self.timers.apply_stored(columns)
-        for found in new_ids(entries, columns, self._windows) if self._windows else ():
-            self.ids.apply(found.topic, found.message_id, found.place, self.topics[found.topic].dedup_ms)
+        for found in new_ids(entries, columns, self._windows, self.level) if self._windows else ():
+            self.ids.apply(found.topic, found.key, found.place, self.topics[found.topic].dedup_ms)
         for topic in effects.topics:
             self._ends.pop(topic, None)
         for topic in columns.topics:
@@ -222,17 +225,17 @@ class Machine(State):
         elif isinstance(record, control.Membership):
             self.members = members_of(index, record)
             return
-        elif isinstance(record, control.LevelRecord):
-            if record.level == self.level + 1:
-                self.level = record.level
-                if record.level == TREE_LEVEL:
-                    self.retained.begin_tree()
-            return
         else:
             # Terms concern the replicator, markers the audit; records that take effect between messages were applied before.
             assert isinstance(record, control.TermStart | control.ForcedRecord | control.AuditRecord), record
             return
         effects.touched.extend(touched)
+
+    def _apply_level(self, record: control.LevelRecord) -> None:
+        if record.level == self.level + 1:
+            self.level = record.level
+            if record.level == TREE_LEVEL:
+                self.retained.begin_tree()
 
     def _apply_dead_letter(self, index: int, mark: Mark, effects: Effects) -> None:
         """A dead letter was stored: the message from which it was made is done for its group."""

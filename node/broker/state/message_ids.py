@@ -3,7 +3,11 @@
 This is replicated state: the recently stored ids, a pure function of the log (invariant I8). `deduplication.py` decides what a leader does
 with a repeated message. An id is remembered under its topic from the entry that stored the message on: for a delayed or half message under
 its real topic, for a message of a lite topic under the parent topic. The visible copy of a waiting message does not count as a second
-message. Only digests are kept; in practice two ids never share one.
+message. Only digests are kept; in practice two messages never share one.
+
+From feature level 3 on the digest also covers what the message says and who sent it, because ids of different senders collide in practice:
+official clients make them from the MAC address, the process id, the second and a counter. It never covers the time of birth, which a
+repetition may set anew. Digests of an id alone are of messages from before that level.
 
 Memory is bounded (I11): a topic keeps ids for its window, in store time, and at most `TOPIC_MAX`; all topics together keep at most
 `ALL_MAX`. Beyond that the oldest ids are forgotten early, first in the topic with the most. A message with a forgotten id is no longer
@@ -21,15 +25,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ledgermq.proto.layout import Columns, split_record
+from ledgermq.proto.layout import Buffer, Columns, split_record
+from ledgermq.proto.levels import CONTENT_LEVEL
 from ledgermq.proto.names import TIMER_TOPIC, WAITING_TOPICS, parent_of
-from ledgermq.proto.properties import FIRE_MS, REAL_TOPIC, message_id_of, parse
+from ledgermq.proto.properties import BORN_HOST, EXACT_KEYS, FIRE_MS, KEYS, MESSAGE_ID, REAL_TOPIC, parse
 from ledgermq.proto.ranges import record_of
 from ledgermq.proto.types import Range
 
 TOPIC_MAX = 131_072
 ALL_MAX = 262_144
 DIGEST_BYTES = 16
+BODY_AT = 88
+"""Where the body begins in a record (format §4)."""
 _STORE_MS = slice(56, 64)
 _QUEUE_BITS = 16
 _MS_BITS = 48
@@ -56,23 +63,25 @@ class Ids:
         self.forgotten_early = 0
         """How many ids this process forgot before their window ended. Not part of the state: it starts at 0 in every process."""
 
-    def find(self, topic: str, message_id: str, since_ms: int) -> Place | None:
-        """The place of the message with this id, if it was stored at `since_ms` or later."""
+    def find(self, topic: str, key: bytes, message_id: str, since_ms: int) -> Place | None:
+        """The place of the message with this key, or of one with this id from before `CONTENT_LEVEL`, if it was stored at `since_ms` or
+        later."""
         known = self._of_topic.get(topic)
-        packed = None if known is None else known.get(digest(message_id))
+        if known is None:
+            return None
+        packed = known.get(key, known.get(digest(message_id)))
         if packed is None:
             return None
         place = _unpacked(packed)
         return place if place.store_ms >= since_ms else None
 
-    def apply(self, topic: str, message_id: str, place: Place, window_ms: int) -> None:
-        """Apply a message with this id."""
+    def apply(self, topic: str, key: bytes, place: Place, window_ms: int) -> None:
+        """Apply a message with this key."""
         known = self._of_topic.setdefault(topic, OrderedDict())
         while known and _unpacked(next(iter(known.values()))).store_ms < place.store_ms - window_ms:
             self._forget(known)
-        key = digest(message_id)
         if key in known:
-            # The log has this id twice: it was stored before the topic had a window, or not by a leader of this program.
+            # The log has this message twice: it was stored before the topic had a window, or not by a leader of this program.
             return
         known[key] = _packed(place)
         self.count += 1
@@ -117,8 +126,27 @@ def _cut(data: bytes, size: int) -> list[bytes]:
 
 
 def digest(message_id: str) -> bytes:
-    """The digest that is stored for an id, `DIGEST_BYTES` long."""
+    """The digest of an id alone, `DIGEST_BYTES` long."""
     return blake2b(message_id.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def key_of(level: int, topic: str, properties: Mapping[str, str], body: Buffer) -> bytes:
+    """The digest under which a window of a group of this level keeps a message, `DIGEST_BYTES` long. `topic`: its real stored topic, of
+    a message of a lite topic that one. `properties`: as stored; they contain an id."""
+    if level < CONTENT_LEVEL:
+        return digest(properties[MESSAGE_ID])
+    hashed = blake2b(digest_size=DIGEST_BYTES, person=_CONTENT)
+    for text in (topic, *(properties.get(name, "") for name in _COMPARED)):
+        value = text.encode()
+        hashed.update(len(value).to_bytes(4, "big"))
+        hashed.update(value)
+    hashed.update(body)
+    return hashed.digest()
+
+
+_COMPARED = (MESSAGE_ID, KEYS, EXACT_KEYS, BORN_HOST)
+_CONTENT = b"LedgerMQ content"
+"""Keeps these digests apart from those of ids alone."""
 
 
 def _packed(place: Place) -> int:
@@ -140,25 +168,24 @@ class NewId:
     """A message that arrived in a topic with a window."""
 
     topic: str
-    message_id: str
+    key: bytes
     place: Place
 
 
-def new_ids(entries: Range, columns: Columns, windows: Collection[str]) -> Iterator[NewId]:
-    """The ids to remember from a range, in order; `windows` are the topics that have one. Messages made from other entries are skipped:
-    their id was remembered with the original."""
+def new_ids(entries: Range, columns: Columns, windows: Collection[str], level: int) -> Iterator[NewId]:
+    """The messages to remember from a range, in order; `windows` are the topics that have one, `level` is the group's. Messages made from
+    other entries are skipped: they were remembered with the original."""
     numbers = [number for number, topic in enumerate(columns.topics) if parent_of(topic) in windows or topic in WAITING_TOPICS]
     wanted = np.flatnonzero(np.isin(columns.topic_of, numbers) & (columns.origins == 0) & (columns.flags == 0))
     for at in wanted.tolist():
         topic, record = columns.topics[int(columns.topic_of[at])], record_of(entries, at)
-        properties = bytes(record[split_record(record)[3] :])
+        body_end, *_, properties_at = split_record(record)
+        properties = parse(record[properties_at:])
         fire_ms = 0
         if topic in WAITING_TOPICS:
-            stored = parse(properties)
-            fire_ms = int(stored.get(FIRE_MS, "0")) if topic == TIMER_TOPIC else 0
-            topic = stored.get(REAL_TOPIC, "")
-        message_id = message_id_of(properties) if parent_of(topic) in windows else None
-        if message_id is not None:
+            fire_ms = int(properties.get(FIRE_MS, "0")) if topic == TIMER_TOPIC else 0
+            topic = properties.get(REAL_TOPIC, "")
+        if MESSAGE_ID in properties and parent_of(topic) in windows:
             store_ms = int.from_bytes(record[_STORE_MS], "big", signed=True)
             place = Place(store_ms, int(columns.queues[at]), int(columns.queue_offsets[at]), fire_ms)
-            yield NewId(parent_of(topic), message_id, place)
+            yield NewId(parent_of(topic), key_of(level, topic, properties, record[BODY_AT:body_end]), place)
