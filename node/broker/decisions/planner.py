@@ -442,7 +442,8 @@ class Planner:
             return
         known = self._machine.groups.get(base_group(group))
         fifo = known is not None and known.fifo
-        rules = Rules(self._dead_lettering.max_attempts(group), not plan.full, config.kind is TopicKind.PRIORITY)
+        letter = None if plan.full else self._dead_lettering.letter
+        rules = Rules(self._dead_lettering.max_attempts(group), letter, config.kind is TopicKind.PRIORITY)
         # In a FIFO group the message group decides, which is known of applied messages only.
         kind = FifoJob if fifo else None
         only = None if fifo else polls.known(pair)
@@ -453,7 +454,8 @@ class Planner:
                 return
             pick = self._picker.pick(poll.call, config.queues, rules, kind, only, sent)
             if pick:
-                self._dead_lettering.give_up(plan, pair, pick)
+                for queue, offset, dead_letter in pick.dead:
+                    self._dead_lettering.bury(plan, (*pair, queue), offset, dead_letter)
                 self._lease(plan, poll, pick, fifo=fifo)
             if pick.held:
                 held = True
