@@ -1,5 +1,5 @@
-"""The law of FIFO consumer groups, exhaustively: every state that acknowledgements, nacks, lapses, resets and new leaders can lead to with a
-few messages, and every action in it, against a model of a few lines (`fifo_law.py`)."""
+"""The law of FIFO consumer groups, exhaustively, against a model of a few lines (`fifo_law.py`): every state that acknowledgements, nacks,
+lapses, resets and new leaders can lead to with a few messages, and every action in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Lease, Received
 from ledgermq.node.broker.calls.operator_calls import Reset
-from tests.node_core.core_fakes import SECOND, Bench, handle
+from tests.node_core.core_fakes import SECOND, handle
 from tests.node_core.fifo_law import LEASED, VISIBLE, At, Law
 from tests.node_core.test_core_fifo import KEY, failover, make
 
