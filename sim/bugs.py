@@ -18,14 +18,17 @@ from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
 from ledgermq.node.broker.calls.tier_calls import TierFetched
+from ledgermq.node.broker.decisions.fifo_picker import FifoJob
 from ledgermq.node.broker.decisions.leader import Leader
 from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.decisions.planner import Planner
 from ledgermq.node.broker.decisions.polls import Pair
 from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
+from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
 from ledgermq.node.replica.retention.retention_rules import LogFile
@@ -107,6 +110,7 @@ class Bug(str, Enum):
     LEVEL_NOT_RAISED = "level-not-raised"
     DIGEST_AS_ROOT = "digest-as-root"
     FAILURE_AS_END = "failure-as-end"
+    BATCH_PASSED = "batch-passed"
 
 
 class AsksOneLess(Upgrader):
@@ -128,6 +132,24 @@ class TakesFailuresForEnds(TierMessages):
 
 class PassesOverFailures(Leader):
     tier_type = TakesFailuresForEnds
+
+
+class TakesNewOnes(FifoJob):
+    """Hands out messages that wait together with those of their message group that come again."""
+
+    def _take_group(self, key: QueueKey, name: str, offsets: Sequence[int], ready: set[int]) -> None:
+        for offset in offsets:
+            if self.full() or offset not in ready or not self._consider(key, offset):
+                return
+        self._opened.add((key[2], name))
+
+
+class PlansNewOnes(Planner):
+    fifo_job_type = TakesNewOnes
+
+
+class PassesBatches(Leader):
+    planner_type = PlansNewOnes
 
 
 class RaisesNothing(Group):
@@ -662,7 +684,7 @@ def install_type(bug: Bug) -> type[Install]:
 def group_type(bug: Bug) -> type[Group]:
     """Group with the bug."""
     leaders = {Bug.ANSWER_BEFORE_COMMIT: AnswersAtOnce, Bug.COMMIT_TWICE: CommitsTwice, Bug.FRAMES_FORGOTTEN: StoresFramesTwice}
-    leaders[Bug.FAILURE_AS_END] = PassesOverFailures
+    leaders |= {Bug.FAILURE_AS_END: PassesOverFailures, Bug.BATCH_PASSED: PassesBatches}
     leader = leaders.get(bug)
     if bug is Bug.ACK_BEFORE_TERM_START:
         return ServesAtOnce

@@ -48,6 +48,7 @@ from ledgermq.sim.controller import Controller
 from ledgermq.sim.decisions import Decisions
 from ledgermq.sim.delayers import Delayer, Plans
 from ledgermq.sim.disk import Killed
+from ledgermq.sim.fifo_consumers import FifoConsumer, Groups
 from ledgermq.sim.histories import Histories
 from ledgermq.sim.keeping import Duty
 from ledgermq.sim.natives import NativeProducer, Ways
@@ -147,6 +148,8 @@ class Cluster:
         """(consumer group, topic) whose unread messages held back every trim that left nothing in the object store; None: none did."""
         self.coverage: Counter[str] = Counter()
         """What happened, besides faults."""
+        self.fifo_groups: list[Groups] = []
+        self.fifo_consumers: list[FifoConsumer] = []
         self.operators: list[Operator | Upgrader] = []
         self.observing: set[str] = set()
         """Nodes that joined to observe: a move to an observer is refused for good."""

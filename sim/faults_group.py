@@ -29,6 +29,7 @@ ENDS = ("observer", "kill", "voter")
 SILENT_MS = 200
 SEALS = 6
 LATE_GROUPS_MAX = 3
+FIFO_GROUPS_MAX = 2
 SEAL_GAP_NS = 20 * MS
 CHANGES: tuple[MembersKind, ...] = ("add", "promote", "demote", "remove")
 _DRAWN: tuple[MembersKind, ...] = ("add", "add", "promote", "promote", "promote", "demote", "remove")
@@ -49,6 +50,12 @@ def late_group(world: World, event: FaultEvent) -> None:
     life = None if led is None else world.stations[led[0]].life
     if life is not None and life.machine.begin_index and world.coverage["late-groups"] < LATE_GROUPS_MAX:
         world.late_group(event.number("salt"))
+
+
+def fifo_group(world: World, event: FaultEvent) -> None:
+    """A few times in a run."""
+    if len(world.fifo_groups) < FIFO_GROUPS_MAX:
+        world.fifo_group(event.number("salt"))
 
 
 def store_away(world: World, event: FaultEvent) -> None:
@@ -220,6 +227,9 @@ KINDS: dict[str, Kind] = {
         trim_stored,
     ),
     "late-group": Kind((40,), "a new consumer group reads every topic from the beginning", nothing, late_group),
+    "fifo-group": Kind(
+        (38,), "two consumers of a new FIFO group take batches, and acknowledge, give back or keep each message", nothing, fifo_group
+    ),
     "store-away": Kind((40,), "the object store does not answer", lasting(200, 6000), store_away),
     "transfer": Kind((37,), "leadership is handed to some node, whatever state that one is in", a_node, transfer),
     "seal": Kind((40,), "digests and roots of full log files are recorded; the group has a log tree from the first time on", nothing, seal),

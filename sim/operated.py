@@ -15,18 +15,21 @@ from ledgermq.node.replica.retention.retention_facts import consumed_queues
 from ledgermq.node.replica.retention.retention_rules import agreed
 from ledgermq.proto.control import LevelRecord, SealRecord
 from ledgermq.proto.levels import STORED_TRIM_LEVEL
-from ledgermq.proto.types import Role
+from ledgermq.proto.types import GroupConfig, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.transfer import Cause
 from ledgermq.sim.acquaintance import Acquaintance
 from ledgermq.sim.bugs import upgrader_type
 from ledgermq.sim.clients import Answer, Client
-from ledgermq.sim.cluster import CALL_NS, SECOND, Cluster, Station
+from ledgermq.sim.cluster import CALL_NS, RECONCILE_NS, SECOND, Cluster, Station
+from ledgermq.sim.fifo_consumers import FifoConsumer, Groups
 from ledgermq.sim.network import MS
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.operators import Operator
 from ledgermq.sim.workshop import Workshop
 from ledgermq.storage.errors import LogDamaged
+
+FIFO_CONSUMERS = 2
 
 
 class Operated(Cluster):
@@ -91,6 +94,26 @@ class Operated(Cluster):
         self.note(f"consumer group {client.group} begins")
         self.coverage["late-groups"] += 1
         client.start()
+
+    def fifo_group(self, seed: int) -> None:
+        """A consumer group with the order of message groups begins, with two consumers."""
+        groups = Groups(f"fifo-{len(self.fifo_groups) + 1}")
+        self.fifo_groups.append(groups)
+        self.controller.groups[groups.name] = GroupConfig("", groups.name, fifo=True)
+        self.note(f"consumer group {groups.name} begins")
+        self._begin_fifo(groups, seed)
+
+    def _begin_fifo(self, groups: Groups, seed: int) -> None:
+        """Until the group's record is committed, its messages would have no order."""
+        if not any(station.life is not None and groups.name in station.life.machine.groups for station in self.stations.values()):
+            self.after(RECONCILE_NS, self._begin_fifo, groups, seed)
+            return
+        for number in range(FIFO_CONSUMERS):
+            consumer = FifoConsumer(self, groups, number, random.Random(f"fifo {seed} {number}"), RECORD_BODY_AT)
+            self.fifo_consumers.append(consumer)
+            if self.healed:
+                consumer.wind_down(receives=False)
+            consumer.start()
 
     def _seal_record(self, leader: Life) -> SealRecord | None:
         """The seal of the first file for which a majority of the voters reports the same, as in a node's digest exchange."""

@@ -125,6 +125,8 @@ class World(Operated):
         self.note("clients send no more" + (", and take what is left" if drains else ""))
         for client in self.clients:
             client.wind_down(receives=drains)
+        for consumer in self.fifo_consumers:
+            consumer.wind_down(receives=drains)
         for transactor in self.transactors:
             transactor.wind_down()
         self.delayer.wind_down()
@@ -167,6 +169,8 @@ class World(Operated):
         for client in self.clients:
             if client.group != CONSUMER_GROUP:
                 client.wind_down(receives=False)
+        for consumer in self.fifo_consumers:
+            consumer.wind_down(receives=False)
 
     def _all_acknowledged(self) -> bool:
         """Whether every message was delivered and none is in flight."""
@@ -202,6 +206,8 @@ class World(Operated):
             self.truth.state(name, index, life.machine.export(self.stations[name].medium.identity.log_id))
             self.truth.compare_queues(name, life.machine, life.store.queues)
         self.histories.finish()
+        for groups in self.fifo_groups:
+            groups.check()
         self.decisions.finish()
         self.timetable.finish(self.truth.machine.timers.pending)
         judge(self.natives, self.truth.pieces(0, len(self.truth) - 1))

@@ -178,6 +178,8 @@ class Reference:
         if self.rules[group].fifo:
             for place in leased:
                 assert all(other in leased for other in self._earlier(group, place)), "a message overtook an earlier one"
+                handed_out = place in rows and rows[place].attempt > 0
+                assert handed_out or not self._handed_out(group, place), "a new message came before all of a batch was done"
         for place, attempt in leased.items():
             rows[place] = State(index, attempt, record.client, record.duration_ms, record.attempt_id, now_ns)
         for queue, offsets in record.waiting:
@@ -199,6 +201,15 @@ class Reference:
         name = self.messages[place].message_group
         before = ((queue, other) for other in range(offset))
         return [other for other in before if self.messages[other].message_group == name and other not in self.done[group]]
+
+    def _handed_out(self, group: str, place: Place) -> list[Place]:
+        """The messages of this message group that were handed out and are not done."""
+        name = self.messages[place].message_group
+        return [
+            other
+            for other, row in self.rows[group].items()
+            if row.attempt and other[0] == place[0] and self.messages[other].message_group == name
+        ]
 
     def deliverable(self, group: str) -> list[Place]:
         """The messages that a Receive now must return or turn into dead letters."""

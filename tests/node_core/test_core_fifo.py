@@ -76,12 +76,88 @@ def test_a_waiting_poll_gets_what_an_acknowledgement_frees(b: Bench) -> None:
 
 
 def test_statement_079_after_expiry_the_same_messages_come_in_place(b: Bench) -> None:
-    """Same messages, same order, attempt + 1, never a later one before; those behind were never delivered."""
+    """Same messages, same order, attempt + 1; those behind, which were never delivered, come when these are done."""
     b.send_of("a", "a1", "a2", "a3")
     b.receive(n=2, invisible_ms=10_000)
     b.pass_time(10 * SECOND)
     leases = b.receive()
-    assert [(decode_record(x.record).body, x.attempt) for x in leases] == [(b"a1", 2), (b"a2", 2), (b"a3", 1)]
+    assert [(decode_record(x.record).body, x.attempt) for x in leases] == [(b"a1", 2), (b"a2", 2)]
+    b.ack(*leases)
+    assert said(b.receive()) == "a3"
+
+
+def test_of_a_batch_only_what_is_not_acknowledged_comes_again(b: Bench) -> None:
+    """However often, and alone: with messages that were never delivered, an answer could be acknowledged without the first message."""
+    b.send_of("a", *[f"a{i}" for i in range(6)])
+    first, *others = b.receive(n=3)
+    b.ack(*others)
+    for _ in range(3):
+        b.pass_time(10 * SECOND)
+        (first,) = b.receive(n=3)
+        assert said((first,)) == "a0"
+    b.ack(first)
+    assert said(b.receive(n=3)) == "a3 a4 a5"
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_nothing_passes_a_batch_of_which_one_message_is_left(b: Bench, kept: int) -> None:
+    """Whichever message of it is left, and whether it was given back or its lease ended."""
+    b.send_of("a", *[f"a{i}" for i in range(6)])
+    batch = b.receive(n=3)
+    b.ack(*[lease for lease in batch if lease is not batch[kept]])
+    assert b.change(batch[kept], 0) is not None
+    (left,) = b.receive(n=3)
+    assert said((left,)) == f"a{kept}" and said(b.receive(n=3)) == ""
+    b.pass_time(10 * SECOND)
+    (left,) = b.receive(n=3)
+    assert said((left,)) == f"a{kept}"
+    b.ack(left)
+    assert said(b.receive(n=3)) == "a3 a4 a5"
+
+
+def test_a_message_of_the_batch_that_dies_lets_the_others_through() -> None:
+    """In the middle of a batch the attempts of one message are used up: the others of the batch come again, and then what is behind it."""
+    b = make(max_attempts=2)
+    b.send_of("a", "a0", "a1", "a2", "a3")
+    (zero,) = b.receive(n=1)
+    b.ack(zero)
+    b.receive(n=1)
+    b.pass_time(10 * SECOND)
+    assert said(b.receive(n=1)) == "a1", "for the last time"
+    b.pass_time(10 * SECOND)
+    two, three = b.receive(n=2)
+    assert said((two, three)) == "a2 a3", "a1 is a dead letter, and the batch was wholly done with it"
+    assert said(b.receive(topic="%DLQ%g", group="reader")) == "a1"
+    b.ack(three)
+    b.pass_time(10 * SECOND)
+    assert said(b.receive()) == "a2"
+
+
+def test_a_message_whose_dead_letter_fits_no_log_file_holds_its_message_group() -> None:
+    """It is delivered once more, alone: what is behind it must not come with it."""
+    b = make(max_attempts=1)
+    b.send_of("a", "x" * 900, "a1")
+    b.group.leader._planner._dead_lettering._entry_bytes_max = 1000
+    (long,) = b.receive(n=1)
+    b.pass_time(10 * SECOND)
+    (long,) = b.receive()
+    assert said((long,)) == "x" * 900 and long.attempt == 2
+    assert said(b.receive()) == ""
+    b.ack(long)
+    assert said(b.receive()) == "a1"
+
+
+def test_filters_of_several_consumers_keep_the_batch_together(b: Bench) -> None:
+    """What a filter passes over is done. The rest of the batch still comes before all others."""
+    b.send_of("a", "a0", tag="X")
+    b.send_of("a", "a1", tag="Y")
+    b.send_of("a", "a2", "a3", tag="Y")
+    assert said(b.receive(n=2, tags=("X", "Y"))) == "a0 a1"
+    b.pass_time(10 * SECOND)
+    (one,) = b.receive(tags=("Y",))
+    assert said((one,)) == "a1" and said(b.receive(tags=("Y",))) == ""
+    b.ack(one)
+    assert said(b.receive(tags=("Y",))) == "a2 a3"
 
 
 def test_delivery_stops_at_the_first_message_that_is_leased_still(b: Bench) -> None:
@@ -102,7 +178,10 @@ def test_a_change_to_zero_keeps_the_order(b: Bench) -> None:
     b.send_of("a", "a1", "a2")
     (one,) = b.receive(n=1)
     assert b.change(one, 0) is not None
-    assert [(decode_record(x.record).body, x.attempt) for x in b.receive()] == [(b"a1", 2), (b"a2", 1)]
+    (one,) = b.receive()
+    assert (decode_record(one.record).body, one.attempt) == (b"a1", 2)
+    b.ack(one)
+    assert said(b.receive()) == "a2"
 
 
 def test_a_longer_lease_keeps_the_lock(b: Bench) -> None:
@@ -113,7 +192,10 @@ def test_a_longer_lease_keeps_the_lock(b: Bench) -> None:
     b.pass_time(59 * SECOND)
     assert said(b.receive()) == ""
     b.pass_time(SECOND)
-    assert said(b.receive()) == "a1 a2"
+    (one,) = b.receive()
+    assert said((one,)) == "a1"
+    b.ack(one)
+    assert said(b.receive()) == "a2"
 
 
 def test_messages_without_a_group_are_one_group_per_queue() -> None:
@@ -222,16 +304,22 @@ def test_locks_and_attempt_ids_survive_a_failover(snapshot: bool) -> None:
     assert said(new.receive(attempt_id="x", n=1)) == "a1"
     assert new.ack(other) == (True,)
     new.pass_time(60 * SECOND)
-    assert said(new.receive()) == "a1 a2"
+    (one,) = new.receive()
+    assert said((one,)) == "a1"
+    new.ack(one)
+    assert said(new.receive()) == "a2"
 
 
 def test_a_cancelled_poll_gives_its_message_group_back(b: Bench) -> None:
-    """The caller leaves before its answer: the messages are delivered again, in order."""
-    b.send_of("a", "a1", "a2")
-    poll = b.poll(n=1)
+    """The caller leaves before its answer: the messages are delivered again, in order, before those behind them."""
+    b.send_of("a", "a1", "a2", "a3")
+    poll = b.poll(n=2)
     b.turn(poll)
     b.turn(CancelReceive(poll.token))
-    assert said(b.receive()) == "a1 a2"
+    leases = b.receive()
+    assert said(leases) == "a1 a2"
+    b.ack(*leases)
+    assert said(b.receive()) == "a3"
 
 
 def test_a_group_becomes_fifo_while_messages_are_in_flight() -> None:

@@ -215,7 +215,7 @@ STEP = st.one_of(
     st.tuples(st.sampled_from(["add", "remove", "set"]), CLIENT, st.lists(NAME, max_size=3).map(tuple)),
     st.tuples(st.just("min"), CLIENT, NAME),
     st.tuples(st.just("ack"), CLIENT, st.integers(0, 8)),
-    st.tuples(st.just("pass"), st.integers(1, 12)),
+    *[st.tuples(st.just("pass"), st.sampled_from([1, 12, 40]))] * 2,
     st.tuples(st.just("gone"), st.sampled_from(["c", "d"])),
     st.tuples(st.just("lead")),
 )
@@ -308,7 +308,7 @@ def check_receive(model: Model, client: tuple[str, str], leases: tuple[Lease, ..
         key = (group, name)
         held = model.held.get(key, {})
         locked = bool(held) and now_ns < model.until_ns[key]
-        wanted = [] if locked else [*sorted(held), *range(model.places[key], model.ends[name])]
+        wanted = [] if locked else sorted(held) or list(range(model.places[key], model.ends[name]))
         given = [lease.queue_offset for lease in got.get(name, [])]
         assert given == wanted[: len(given)], (name, given, wanted)
         free += len(wanted)
@@ -317,6 +317,37 @@ def check_receive(model: Model, client: tuple[str, str], leases: tuple[Lease, ..
             model.held[key] = held | {lease.queue_offset: lease for lease in got[name]}
             model.until_ns[key] = now_ns + 10 * SECOND
     assert len(leases) == min(most, free)
+
+
+def test_nothing_passes_a_message_of_a_lite_topic_that_was_handed_out() -> None:
+    """Of a batch, what is not acknowledged comes again alone, until it is."""
+    b = make()
+    sync(b, "set", "a")
+    send(b, "a", *"012345")
+    zero, one, two = receive(b, n=3, invisible_ms=1000)
+    assert ack(b, one, two) == (True, True)
+    for _ in range(2):
+        b.pass_time(2 * SECOND)
+        (zero,) = receive(b, n=3, invisible_ms=1000)
+        assert bodies((zero,)) == [("a", "0")]
+    assert ack(b, zero) == (True,)
+    assert bodies(receive(b, n=3)) == [("a", "3"), ("a", "4"), ("a", "5")]
+
+
+def test_attempts_of_a_lite_topic_end_also_behind_a_resent_message() -> None:
+    """A resent message has all its attempts again, and stands before one that has used up its own."""
+    b = make(max_attempts=1)
+    b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
+    sync(b, "set", "a")
+    send(b, "a", "0", "1")
+    zero, _ = receive(b, invisible_ms=1000)
+    assert b.ask(Forward(next(b.tokens), handle(zero, "g", zero.topic))) == Forwarded(True)
+    assert b.ask(SettleLetters(next(b.tokens), "%DLQ%g", (0,), "resent")) == LettersSettled(("resent",))
+    b.pass_time(2 * SECOND)
+    (again,) = receive(b, invisible_ms=1000)
+    assert bodies((again,)) == [("a", "0")] and again.attempt == 1
+    assert ack(b, again) == (True,)
+    assert receive(b) == () and b.machine.end("%DLQ%g", 0) == 2, "1 is a dead letter and was not delivered again"
 
 
 def test_another_clients_start_position_wakes_all_of_the_group() -> None:

@@ -150,6 +150,7 @@ PLANNED: dict[Bug, Planned] = {
     Bug.ELECTED_OUT_OF_SYNC: Planned(6, "I4", _only_the_late_one_is_left(), 4000, {"settings": HA}),
     Bug.FAILURE_AS_END: Planned(1, "delivery", _groups_begin_while_the_store_is_away(), 4000, {"file_bytes": SMALL_FILE_BYTES}),
     Bug.CHANGE_OVER_AT_ONCE: Planned(1, "I1", _alone_with_the_quorum(), 1500, {}),
+    Bug.BATCH_PASSED: Planned(1, "I7", Plan((FaultEvent(300 * MS, "fifo-group", {"salt": 1}),)), 2500, {}),
 }
 NOT_YET = [bug for bug in Bug if bug is not Bug.NONE and bug not in FOUND and bug not in PLANNED]
 """Planted, and no seed is known: docs/simulator.md says why."""

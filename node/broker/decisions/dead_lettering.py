@@ -10,9 +10,7 @@ from __future__ import annotations
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, LettersSettled, SettleLetters
 from ledgermq.node.broker.calls.outcome import Done
-from ledgermq.node.broker.decisions.picker import Pick, Picked
 from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.decisions.polls import Pair
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.decisions.uncommitted import RETAINED, UncommittedState, group_name, letters_name, reset_name, topic_name
@@ -22,6 +20,7 @@ from ledgermq.node.broker.state.letters import RANGES_MAX
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto import control
 from ledgermq.proto.names import base_group, is_dead_letter_topic
+from ledgermq.proto.types import Draft
 
 
 class DeadLettering:
@@ -68,29 +67,18 @@ class DeadLettering:
             else:
                 self._messages.want(key, handle.queue_offset)
                 plan.deferred.append(call)
-        elif self.bury(plan, key, handle.queue_offset, lease):
+        elif (letter := self.letter(key, handle.queue_offset, lease)) is not None:
+            self.bury(plan, key, handle.queue_offset, letter)
             plan.awaited.append((plan.next_index - 1, call.token, Forwarded(True)))
         else:
             plan.refuse(call.token, "too-large", "the message with its origin properties")
 
-    def give_up(self, plan: Plan, pair: Pair, pick: Pick) -> None:
-        """Make dead letters of the messages that used up their attempts. If the copy of one fits no log file, the message is delivered once
-        more instead: it must not be lost, and messages behind it must not overtake it."""
-        kept: list[Picked] = []
-        for queue, offset in pick.dead:
-            row = self._machine.delivery.row((*pair, queue), offset)
-            assert row is not None, "only a message in flight was delivered before"
-            if not self.bury(plan, (*pair, queue), offset, row.lease):
-                positions, sizes, _ = self._messages.units(pair[1], queue, offset, 1)
-                kept.append(Picked(queue, offset, row.attempt + 1, self._messages.record(int(positions[0]), int(sizes[0]))))
-                pick.bytes += int(sizes[0])
-        pick.messages[:0] = kept
+    def letter(self, key: QueueKey, offset: int, lease: int) -> Draft | None:
+        """The dead letter of a message in flight under this lease; None if it fits no log file."""
+        return dead_letters.copy(self._messages, key, offset, lease, self._entry_bytes_max)
 
-    def bury(self, plan: Plan, key: QueueKey, offset: int, lease: int) -> bool:
-        """Append the dead letter of a message in flight. Returns False if it fits no log file."""
-        letter = dead_letters.copy(self._messages, key, offset, lease, self._entry_bytes_max)
-        if letter is None:
-            return False
+    def bury(self, plan: Plan, key: QueueKey, offset: int, letter: Draft) -> None:
+        """Append the dead letter of a message in flight."""
         stored = letter.stored_topic
         if stored not in self._machine.topics and self._uncommitted.configuring(topic_name(stored)) is None:
             self._uncommitted.mark_name(plan.next_index, topic_name(stored))
@@ -100,7 +88,6 @@ class DeadLettering:
         plan.size += len(letter.body)
         plan.count("dead_lettered")
         plan.traffic.append(Leased(key[0], key[1], dead=1))
-        return True
 
     def settle(self, plan: Plan, call: SettleLetters) -> None:
         """Settle dead letters by one record. What it rests on may not be pending: other settlements of the topic, and resets,

@@ -1,8 +1,11 @@
 """Picks messages for a Receive of a FIFO consumer group: from each message group the messages that are not done, in queue order.
 
 Read-only like `picker.py`, whose steps it replaces. In each message group it takes the lowest messages first and stops at the first one
-that is leased, or about which an entry in the log is not applied yet. New messages of a locked message group are skipped: they get rows
-that wait (`delivery.py`), but only if a message behind them is taken, so that a backlog of one message group writes nothing.
+that is leased, or about which an entry in the log is not applied yet. Messages that were handed out come again without any that never were:
+until all of them are done, the others wait. The log says which were handed out: those have an attempt of at least 1 (`delivery.py`).
+
+New messages of a locked message group are skipped: they get rows that wait, but only if a message behind them is taken, so that a backlog
+of one message group writes nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +27,14 @@ class FifoJob(Job):
         # A locked message group is no message that is visible, but unlocks without a lease that ends.
         self.pick.empty = False
         self._opened: set[tuple[int, str]] = set()
-        """(queue, message group) pairs whose rows are all in this pick."""
+        """(queue, message group) pairs whose rows are all in this pick, and none of them comes again."""
         self._waiting: set[tuple[int, str]] = set()
         """(queue, message group) pairs with messages that wait from this pick on."""
         self._unknown = False
         """Whether a message that an earlier attempt got is not at hand."""
 
     def steps(self, again_first: bool) -> list[Callable[[int], None]]:
-        """The steps per queue. Behind messages that are visible again there may be new messages of the same message group."""
+        """The steps per queue. Behind messages that waited there may be new messages of the same message group."""
         return [self.visible_again, self.never_leased] if again_first else [self.never_leased, self.visible_again, self.never_leased]
 
     def repeats(self, queues: Sequence[int]) -> bool:
@@ -68,7 +71,8 @@ class FifoJob(Job):
                 self._take(key[2], offset, row.attempt, int(positions[0]), int(sizes[0]))
 
     def visible_again(self, queue: int) -> None:
-        """In each message group whose lowest message is visible again: take it and those behind it, up to the first that is leased."""
+        """In each message group whose lowest message is visible: take it and those behind it, up to the first that is leased. If it comes
+        again, take none that was never handed out."""
         key = self._key(queue)
         ready = set(self._clock.ready(key))
         if not ready:
@@ -91,10 +95,19 @@ class FifoJob(Job):
                 self._take_group(key, name, order.groups[name], ready)
 
     def _take_group(self, key: QueueKey, name: str, offsets: Sequence[int], ready: set[int]) -> None:
+        again: bool | None = None
         for offset in offsets:
-            if self.full() or self._enough() or offset not in ready or not self._consider(key, offset):
+            row, taken = self._delivery.row(key, offset), len(self.pick.messages)
+            # Otherwise it waits, or was resent from the dead letters.
+            handed_out = row is not None and row.attempt > 0
+            if self.full() or self._enough() or offset not in ready or again not in (None, handed_out):
                 return
-        self._opened.add((key[2], name))
+            if not self._consider(key, offset):
+                return
+            if len(self.pick.messages) > taken:
+                again = handed_out
+        if not again:
+            self._opened.add((key[2], name))
 
     def never_leased(self, queue: int) -> None:
         """Take new messages of unlocked message groups, from the cursor as of the log's end."""

@@ -81,6 +81,7 @@ class Leader:
     transaction_resolver_type: type[TransactionResolver] = TransactionResolver
     producer_sequencing_type: type[ProducerSequencing] = ProducerSequencing
     tier_type: type[TierMessages] = TierMessages
+    planner_type: type[Planner] = Planner
 
     def __init__(self, machine: Machine, settings: LeaderSettings) -> None:
         self.term: int | None = None
@@ -113,8 +114,8 @@ class Leader:
         )
         self.members = Members(machine, self._uncommitted, liveness_ns)
         self.producer_sequencing = self.producer_sequencing_type(machine.producers, self._uncommitted, settings.producers_max)
-        givers = transaction_resolver, self.timer_firing, self.lite, self.members, dead_lettering, self.producer_sequencing
-        self._planner = Planner(machine, self.clock, self._uncommitted, self._picker, *givers, self._groups, room, settings.policy)
+        givers = transaction_resolver, self.timer_firing, self.lite, self.members, dead_lettering, self.producer_sequencing, self._groups
+        self._planner = self.planner_type(machine, self.clock, self._uncommitted, self._picker, *givers, room, settings.policy)
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
         self._early: deque[Awaited] = deque()

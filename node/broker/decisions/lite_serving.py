@@ -1,7 +1,8 @@
 """Lite topics at the leader: changes clients' sets, removes dead clients' sets, and serves Receives from the lite topics of a client's set.
 
 A lite topic is one ordered queue, locked as a whole: while a consumer group has a message of it under a running lease, no client of the
-group gets another one. When all leases in flight have ended, the same messages are delivered again from the first on, then new ones.
+group gets another one. When all leases in flight have ended, those messages are delivered again from the first on. Until all of them are
+done, the group gets no new one.
 
 A client may read from thousands of lite topics, so those without messages are not examined: each client has a list of lite topics that may
 have some, which grows when messages arrive, leases end and sets grow. The list may contain too much, but never too little. Examining a lite
@@ -297,16 +298,17 @@ class LiteServer:
         if self._rows(key) > len(again) or any(self._uncommitted.pending(key, offset) is not None for offset in again):
             return None
         first = max(machine.delivery.cursor(key), machine.begin(topic, 0))
-        new = range(first, min(machine.end(topic, 0), first + max(0, most - len(again))))
         found = _Found(topic, [], [], [])
         size = 0
-        for offset in [*again[:most], *new]:
-            if size >= max_bytes:
-                break
+        for offset in [*again, *range(first, min(machine.end(topic, 0), first + most))][:most]:
             row = machine.delivery.row(key, offset)
+            attempt = 1 if row is None else row.attempt + 1
+            # What was handed out comes again alone; what never was, or was resent from the dead letters, comes behind it.
+            if size >= max_bytes or (found.attempts and (attempt > 1) is not (found.attempts[0] > 1)):
+                break
             positions, sizes, _ = machine.units(topic, 0, offset, 1)
             found.offsets.append(offset)
-            found.attempts.append(1 if row is None else row.attempt + 1)
+            found.attempts.append(attempt)
             found.records.append(machine.record(int(positions[0]), int(sizes[0])))
             size += int(sizes[0])
         return found if found.records else None
@@ -338,18 +340,21 @@ class LiteServer:
             plan.leased.append((index, poll, tuple(leases)))
 
     def _give_up(self, plan: Plan, key: QueueKey, found: _Found) -> None:
-        """Make dead letters of the leading messages that used up their attempts, and keep the others. While a dead letter cannot be
-        written, all messages stay in place."""
+        """Make dead letters of the messages that used up their attempts, and keep the others. While a dead letter cannot be written, all
+        messages stay in place."""
         limit = self._dead_lettering.max_attempts(key[0])
-        while found.attempts and found.attempts[0] > limit:
-            if plan.full:
-                found.records.clear()
-                return
-            lease = self._machine.delivery.lease(key, found.offsets[0])
-            if lease is None or not self._dead_lettering.bury(plan, key, found.offsets[0], lease):
-                return
-            for column in (found.offsets, found.attempts, found.records):
-                del column[0]
+        exhausted = [offset for offset, attempt in zip(found.offsets, found.attempts, strict=True) if attempt > limit]
+        if exhausted and plan.full:
+            found.records.clear()
+            return
+        for offset in exhausted:
+            lease = self._machine.delivery.lease(key, offset)
+            assert lease is not None, "only a message in flight was delivered before"
+            letter = self._dead_lettering.letter(key, offset, lease)
+            if letter is not None:
+                self._dead_lettering.bury(plan, key, offset, letter)
+                at = found.offsets.index(offset)
+                del found.offsets[at], found.attempts[at], found.records[at]
 
 
 def _set_name(key: LiteKey) -> str:

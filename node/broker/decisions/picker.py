@@ -64,8 +64,10 @@ class Rules:
     """The rules of a pick that depend on the consumer group, the topic and the state of the disk."""
 
     max_attempts: int
-    burying: bool = True
-    """Dead letters can be written now. Otherwise messages that used up their attempts stay in place."""
+    letter: Callable[[QueueKey, int, int], Draft | None] | None = None
+    """Makes the dead letter of a message that is in flight under a lease. It returns None for one that fits no log file: that message is
+    delivered once more, because it must not be lost. Without a function no dead letter can be written now, and messages that used up their
+    attempts stay in place."""
     highest_first: bool = False
     """No message of a queue is picked while a higher queue has some."""
 
@@ -73,8 +75,8 @@ class Rules:
 @dataclass(slots=True)
 class Pick:
     """The result for one Receive. `passed` are ranges of never leased messages that do not match, `passed_again` single offsets of messages
-    visible again that do not match. `dead` are (queue, offset) of messages that used up their attempts, `waiting` of new messages that a
-    FIFO group skips.
+    visible again that do not match. `dead` are (queue, offset, dead letter) of messages that used up their attempts, `waiting` are (queue,
+    offset) of new messages that a FIFO group skips.
 
     `cursors` are the new cursors of the queues touched. `more`: the scan stopped before the end of the stored messages. `empty`: as of the
     log's end no queue that was examined has a visible message.
@@ -83,7 +85,7 @@ class Pick:
     messages: list[Picked] = field(default_factory=list)
     passed: list[tuple[int, int, int]] = field(default_factory=list)
     passed_again: list[tuple[int, int]] = field(default_factory=list)
-    dead: list[tuple[int, int]] = field(default_factory=list)
+    dead: list[tuple[int, int, Draft]] = field(default_factory=list)
     waiting: list[tuple[int, int]] = field(default_factory=list)
     cursors: dict[int, int] = field(default_factory=dict)
     more: bool = False
@@ -222,20 +224,20 @@ class Job:
         """Pick this message if it matches the filter. Returns whether it does."""
         if not self.looks.matches(self._messages, position, size):
             return False
-        self.bytes += size
-        if attempt > self._rules.max_attempts:
-            self.pick.dead.append((queue, offset))
-            self.pick.bytes -= size
-        else:
-            self.pick.messages.append(Picked(queue, offset, attempt, self._messages.record(position, size), fresh))
+        self._add(queue, offset, attempt, position, size, fresh=fresh)
         return True
+
+    def _add(self, queue: int, offset: int, attempt: int, position: int, size: int, *, fresh: bool = False) -> None:
+        self.bytes += size
+        self.pick.messages.append(Picked(queue, offset, attempt, self._messages.record(position, size), fresh))
 
     def _consider(self, key: QueueKey, offset: int) -> bool:
         """Decide about a message that is visible again. Returns False if it stays in place."""
         row = self._delivery.row(key, offset)
         if row is None or self._uncommitted.pending(key, offset) is not None:
             return False
-        if row.attempt >= self._rules.max_attempts and not self._rules.burying:
+        exhausted, letter_of = row.attempt >= self._rules.max_attempts, self._rules.letter
+        if exhausted and letter_of is None:
             return False
         queue = key[2]
         if not self._at_hand(queue, offset):
@@ -246,9 +248,16 @@ class Job:
             self.pick.gone += 1
             return True
         positions, sizes, codes = self._messages.units(key[1], queue, offset, 1)
+        position, size = int(positions[0]), int(sizes[0])
         wanted = not self._codes or int(codes[0]) in self._codes
-        if not wanted or not self._take(queue, offset, row.attempt + 1, int(positions[0]), int(sizes[0])):
+        if not wanted or not self.looks.matches(self._messages, position, size):
             self.pick.passed_again.append((queue, offset))
+        elif exhausted and letter_of is not None and (letter := letter_of(key, offset, row.lease)) is not None:
+            self.bytes += size
+            self.pick.bytes -= size
+            self.pick.dead.append((queue, offset, letter))
+        else:
+            self._add(queue, offset, row.attempt + 1, position, size)
         return True
 
     def visible_again(self, queue: int) -> None:
@@ -345,7 +354,7 @@ class Job:
     def _scan(self, queue: int, first: int, count: int) -> int:
         """Examine `count` messages from `first` on. Returns the offset of the first one not examined."""
         positions, sizes, codes = self._messages.units(self._call.topic, queue, first, count)
-        if not self._codes and not self.looks.reads and self._rules.max_attempts > 0:
+        if not self._codes and not self.looks.reads:
             return self._take_all(queue, first, positions.tolist(), sizes.tolist())
         hits = np.flatnonzero(np.isin(codes, self._codes)).tolist() if self._codes else range(count)
         done = first

@@ -21,7 +21,7 @@ from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.fifo_picker import FifoJob
 from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.lite_serving import LiteServer
-from ledgermq.node.broker.decisions.picker import NOTHING_SENT, Pick, Picker, Rules
+from ledgermq.node.broker.decisions.picker import NOTHING_SENT, Job, Pick, Picker, Rules
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Pair, Poll, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
@@ -50,6 +50,8 @@ _ROW_BYTES_MAX = 1024
 
 class Planner:
     """The leader's rules for calls. Stateless: decisions are in the plan and in the uncommitted state."""
+
+    fifo_job_type: type[Job] = FifoJob
 
     def __init__(
         self,
@@ -442,9 +444,10 @@ class Planner:
             return
         known = self._machine.groups.get(base_group(group))
         fifo = known is not None and known.fifo
-        rules = Rules(self._dead_lettering.max_attempts(group), not plan.full, config.kind is TopicKind.PRIORITY)
+        letter = None if plan.full else self._dead_lettering.letter
+        rules = Rules(self._dead_lettering.max_attempts(group), letter, config.kind is TopicKind.PRIORITY)
         # In a FIFO group the message group decides, which is known of applied messages only.
-        kind = FifoJob if fifo else None
+        kind = self.fifo_job_type if fifo else None
         only = None if fifo else polls.known(pair)
         sent = NOTHING_SENT if fifo else plan.sent().get(topic, NOTHING_SENT)
         held = False
@@ -453,7 +456,8 @@ class Planner:
                 return
             pick = self._picker.pick(poll.call, config.queues, rules, kind, only, sent)
             if pick:
-                self._dead_lettering.give_up(plan, pair, pick)
+                for queue, offset, dead_letter in pick.dead:
+                    self._dead_lettering.bury(plan, (*pair, queue), offset, dead_letter)
                 self._lease(plan, poll, pick, fifo=fifo)
             if pick.held:
                 held = True
