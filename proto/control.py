@@ -28,6 +28,8 @@ TREE_VERSION = 2
 """The version of a seal with the root of the file's entries tree."""
 STORED_VERSION = 2
 """The version of a trim whose files the object store has."""
+DIGEST_VERSION = 2
+"""The version of the record of a producer with a digest of its messages."""
 MAJORITY, ALL, IN_SYNC = RULES = ("majority", "all", "in-sync")
 MEMBERSHIP_CHANNEL = 1
 
@@ -244,7 +246,7 @@ class GroupRecord:
 class ProducerRecord:
     """A producer of native frames was opened or resumed, and is in this epoch from here on. `sequence`: the number of its next message, for
     a new producer. `dropped`: producers that were inactive for long, and are forgotten with this record. `owner`: the user who opened it,
-    if calls are signed."""
+    if calls are signed. `digest`: from its first message on, a digest of its messages is kept; without it, the record has version 1."""
 
     TAG: ClassVar[str] = "producer"
     TOPIC: ClassVar[str] = CONFIG_TOPIC
@@ -255,17 +257,23 @@ class ProducerRecord:
     sequence: int = 0
     dropped: tuple[int, ...] = ()
     owner: str = ""
+    digest: bool = False
+
+    @property
+    def version(self) -> int:
+        return DIGEST_VERSION if self.digest else VERSION
 
     def encode(self) -> bytes:
-        fields: dict[str, Any] = {"p": self.producer_id, "e": self.epoch}
-        told = {"n": self.name, "s": self.sequence, "x": self.dropped, "u": self.owner}
-        return _body(fields | {key: value for key, value in told.items() if value})
+        fields: dict[str, Any] = {"v": self.version, "p": self.producer_id, "e": self.epoch}
+        told = {"n": self.name, "s": self.sequence, "x": self.dropped, "u": self.owner, "d": self.digest}
+        return _to_json(fields | {key: value for key, value in told.items() if value}).encode()
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> ProducerRecord:
         dropped = tuple([int(number) for number in fields.get("x", ())])
         name, owner = str(fields.get("n", "")), str(fields.get("u", ""))
-        return cls(int(fields["p"]), int(fields["e"]), name, int(fields.get("s", 0)), dropped, owner)
+        numbers = int(fields["p"]), int(fields["e"]), name, int(fields.get("s", 0))
+        return cls(*numbers, dropped, owner, bool(fields.get("d", False)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -678,7 +686,7 @@ def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
 def draft(record: ControlRecord, born_ms: int, level: int = FIRST_LEVEL) -> Draft:
     """`record` as a message on its system topic, queue 0, ready for the encoder. `level`: that of the broker group at the end of its log;
     without it, only records of the first level can be encoded."""
-    version = record.version if isinstance(record, Membership | SealRecord | TrimRecord) else VERSION
+    version = record.version if isinstance(record, Membership | ProducerRecord | SealRecord | TrimRecord) else VERSION
     channel = MEMBERSHIP_CHANNEL if isinstance(record, Membership) else 0
     needed = RECORDS[record.TAG, version]
     assert needed <= level, f"a {record.TAG} record of version {version} needs level {needed}, and the group has level {level}"

@@ -23,6 +23,9 @@ CONTENT_LEVEL: Final = 3
 """From this level on a deduplication window compares the content of messages, not their ids alone
 (docs/decisions/2026-11-21-deduplication.md)."""
 
+DIGEST_LEVEL: Final = 3
+"""From this level on a native producer can have a digest of its messages (docs/decisions/2026-11-21-spark-writes.md)."""
+
 RECORDS: dict[tuple[str, int], int] = {
     ("membership", 1): 1,
     ("membership", 2): 1,
@@ -33,6 +36,7 @@ RECORDS: dict[tuple[str, int], int] = {
     ("topic", 1): 1,
     ("group", 1): 1,
     ("producer", 1): 1,
+    ("producer", 2): 3,
     ("lease", 1): 1,
     ("ack", 1): 1,
     ("change", 1): 1,
@@ -54,7 +58,10 @@ SNAPSHOTS: dict[int, int] = {2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 2, 8: 3}
 """Version of a snapshot → its level."""
 
 LACKS: dict[int, tuple[str, ...]] = {
-    CONTENT_LEVEL: ("a deduplication window drops another sender's message with an equal id",),
+    3: (
+        "a deduplication window drops another sender's message with an equal id",
+        "a Spark write that is repeated with other rows in its partitions loses rows in silence",
+    ),
 }
 """Level → what operators of a group below it have to know."""
 

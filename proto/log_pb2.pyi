@@ -83,20 +83,22 @@ class ProduceRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenProducer, _Mapping]] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ...) -> None: ...
 
 class OpenProducer(_message.Message):
-    __slots__ = ("broker_group", "name", "producer_id", "epoch", "client_id", "memory")
+    __slots__ = ("broker_group", "name", "producer_id", "epoch", "client_id", "memory", "digest")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     name: str
     producer_id: int
     epoch: int
     client_id: str
     memory: bool
-    def __init__(self, broker_group: _Optional[str] = ..., name: _Optional[str] = ..., producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., memory: _Optional[bool] = ...) -> None: ...
+    digest: bool
+    def __init__(self, broker_group: _Optional[str] = ..., name: _Optional[str] = ..., producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., memory: _Optional[bool] = ..., digest: _Optional[bool] = ...) -> None: ...
 
 class Frame(_message.Message):
     __slots__ = ("namespace", "topic", "first_sequence", "sizes", "entries")
@@ -127,7 +129,7 @@ class ProduceResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[ProducerOpened, _Mapping]] = ..., ack: _Optional[_Union[FrameAck, _Mapping]] = ..., rejected: _Optional[_Union[FrameRejected, _Mapping]] = ..., redirect: _Optional[_Union[Redirect, _Mapping]] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ...) -> None: ...
 
 class ProducerOpened(_message.Message):
-    __slots__ = ("producer_id", "epoch", "next_sequence", "max_frame_bytes", "window_bytes", "window_frames", "cluster_id", "log_tag")
+    __slots__ = ("producer_id", "epoch", "next_sequence", "max_frame_bytes", "window_bytes", "window_frames", "cluster_id", "log_tag", "digest")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +138,7 @@ class ProducerOpened(_message.Message):
     WINDOW_FRAMES_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_TAG_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     epoch: int
     next_sequence: int
@@ -144,7 +147,8 @@ class ProducerOpened(_message.Message):
     window_frames: int
     cluster_id: str
     log_tag: int
-    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., window_bytes: _Optional[int] = ..., window_frames: _Optional[int] = ..., cluster_id: _Optional[str] = ..., log_tag: _Optional[int] = ...) -> None: ...
+    digest: int
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., next_sequence: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., window_bytes: _Optional[int] = ..., window_frames: _Optional[int] = ..., cluster_id: _Optional[str] = ..., log_tag: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class FrameAck(_message.Message):
     __slots__ = ("first_sequence", "count", "duplicate", "receipt")

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
+from zlib import crc32
 
 import numpy as np
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 from ledgermq.proto.layout import BODY_AT, FLAG_AT, HEADER_BYTES, windows
@@ -143,13 +145,35 @@ def native_runs(entries: Sealed, flags: I32 | list[int] | None = None) -> list[R
     return runs
 
 
-def _id_at(entries: Sealed, row: int) -> NativeId:
+def content_digest(entries: Sealed, first_row: int, count: int, before: int) -> int:
+    """Continue the digest of a producer's messages, 64 bits, by `count` of its native messages. `before`: the digest of those before; 0 if
+    there are none.
+
+    It covers the stored body and the properties behind the id, each with its length: what the producer's program wrote, not when or where
+    it was stored. Both halves are CRCs of all these bytes in a row, CRC32C above and CRC-32 below, so the digest does not depend on where
+    frames and ranges were cut.
+    """
+    parts: list[memoryview] = []
+    for row in range(first_row, first_row + count):
+        entry, body_end, properties_at = _parts_of(entries, row)
+        # Both lengths stand directly before what they are of.
+        parts += (entry[BODY_AT - 4 : body_end], entry[properties_at - 2 : properties_at], entry[properties_at + ID_PROPERTY_BYTES :])
+    content = b"".join(parts)
+    return int(crc32c(content, before >> 32)) << 32 | crc32(content, before & 0xFFFFFFFF)
+
+
+def _parts_of(entries: Sealed, row: int) -> tuple[memoryview, int, int]:
+    """An entry, the end of its body and the begin of its properties."""
     start, size = int(entries.starts[row]), int(entries.sizes[row])
     entry = entries.data[start : start + size]
     body_end = BODY_AT + int.from_bytes(entry[BODY_AT - 4 : BODY_AT], "big")
     wide = entry[HEADER_BYTES + 7] == 0xAB
     topic_at = body_end + (2 if wide else 1)
-    properties_at = topic_at + int.from_bytes(entry[body_end:topic_at], "big") + 2
+    return entry, body_end, topic_at + int.from_bytes(entry[body_end:topic_at], "big") + 2
+
+
+def _id_at(entries: Sealed, row: int) -> NativeId:
+    entry, _, properties_at = _parts_of(entries, row)
     field = bytes(entry[properties_at : properties_at + ID_PROPERTY_BYTES])
     found = read_native_id(field[len(ID_FIELD) : -1]) if field[: len(ID_FIELD)] == ID_FIELD and field[-1:] == b"\x02" else None
     if found is None:

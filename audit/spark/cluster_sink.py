@@ -3,8 +3,8 @@
     frame.write.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("topic", "flights").mode("append").save()
 
 Every partition of a write has its own producer, whose name contains topic, write and partition; the index of a row in its partition is its
-sequence number. A retried task opens the same name, learns how many of its messages are stored, and continues behind them. This is correct
-if a partition has the same rows in the same order whenever it is computed (docs/spark.md).
+sequence number. A retried task opens the same name, learns how many of its messages are stored and a digest of them, and continues behind
+them. A task whose rows are others than the stored ones fails, because it would leave out as many rows as are stored (docs/spark.md).
 """
 
 from __future__ import annotations
@@ -21,15 +21,22 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ledgermq.audit.spark.cluster_options import Target, option, target_of
+from ledgermq.client.errors import Refused
 from ledgermq.client.native.connection import BrokerGroupQueues
 from ledgermq.client.native.numbered import Chunk
 from ledgermq.proto.frames import Compression
+from ledgermq.proto.status import Code
 
 COLUMNS = ("body", "tag", "keys", "properties", "queue_key", "born_time")
 CHUNK_BYTES = 256 << 10
 CHUNK_ROWS = 4096
 ROW_BYTES = 512
 """An upper bound of the bytes of a row besides its values."""
+OTHER_ROWS = (
+    "nothing was left out, and what earlier tries stored is still there. Spark splits files by the number of cores, and a topic by its"
+    " queues with messages: repeat the write with the same number of cores and an unchanged source, or compare the topic with the source"
+    " and write what is missing under another writeId, for a stream with a new checkpoint (docs/spark.md, Write)"
+)
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """The properties in which Spark tells a task of a stream its query and its batch."""
 
@@ -70,7 +77,13 @@ class _Writing:
         place = group.name, target.topic, target.namespace, name
         with target.connect() as connection, connection.writer(*place, self._compression) as producer:
             most = min(CHUNK_BYTES, producer.max_frame_bytes)
-            messages = producer.write(chunks(batches, group, partition, most))
+            try:
+                messages = producer.write(chunks(batches, group, partition, most))
+            except Refused as error:
+                if error.code != Code.PRECONDITION_FAILED:
+                    raise
+                what = f"partition {partition} of write {write_id!r} has other rows than at an earlier try ({error.what})"
+                raise RuntimeError(f"{what}; {OTHER_ROWS}") from error
             return Written(messages, producer.duplicates)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import numpy as np
+from crc32c import crc32c
 
 from ledgermq.audit.reading.columns import native_ids
 from ledgermq.audit.reading.decode import I64, U8
@@ -33,6 +35,8 @@ class Run:
     sequence: int
     position: int
     store_ms: int
+    row: int
+    """The row of the first one."""
 
 
 @dataclass(slots=True)
@@ -45,6 +49,7 @@ class _Producer:
     frames: list[list[int]] = field(default_factory=list)
     """First sequence number, count, index of the first message."""
     touched: int | None = None
+    digest: int | None = None
 
 
 class Producers(Part):
@@ -68,6 +73,9 @@ class Producers(Part):
             else:
                 known.frames = [*known.frames, [run.sequence, run.count, run.index]][-FRAMES_KEPT:]
             known.sequence += run.count
+            if known.digest is not None:
+                # Consecutive messages of a frame are consecutive entries.
+                known.digest = content_digest(messages, run.row, run.count, known.digest)
             self._heard(run.producer, known, run.store_ms, run.index + run.count - 1)
 
     def _heard(self, number: int, known: _Producer, store_ms: int, index: int) -> None:
@@ -89,6 +97,8 @@ class Producers(Part):
         elif epoch >= known.epoch:
             known.epoch, known.owner = epoch, owner
             self._heard(number, known, entry.store_ms, entry.index)
+        if fields.get("d") and known.epoch == epoch and known.sequence == 0 and known.digest is None:
+            known.digest = 0
         self._next = max(self._next, number + 1)
 
     def values(self) -> dict[str, Any]:
@@ -98,7 +108,8 @@ class Producers(Part):
         for number, known in self._producers.items():
             texts = [text for text in (known.name, known.owner) if text]
             frames = [value for frame in known.frames for value in frame]
-            row = [number, known.epoch, known.sequence, known.last_ms, frames, *texts]
+            digest = [] if known.digest is None else [known.digest]
+            row = [number, known.epoch, known.sequence, known.last_ms, frames, *texts, *digest]
             rows["named" if known.name else "unnamed"].append(row)
         return {"producers": {"next": self._next, **rows}}
 
@@ -109,16 +120,27 @@ class Producers(Part):
         stored = snapshot.get("producers") or {"next": 1, "unnamed": [], "named": []}
         self._next = stored["next"]
         for role in ("unnamed", "named"):
-            for number, epoch, sequence, last_ms, frames, *texts in stored[role]:
-                name = texts.pop(0) if role == "named" else ""
+            for number, epoch, sequence, last_ms, frames, *told in stored[role]:
+                name = told.pop(0) if role == "named" else ""
+                digest = told.pop() if told and isinstance(told[-1], int) else None
                 kept = [frames[at : at + 3] for at in range(0, len(frames), 3)]
-                self._producers[number] = _Producer(epoch, sequence, last_ms, name, texts[0] if texts else "", kept)
+                owner = told[0] if told else ""
+                self._producers[number] = _Producer(epoch, sequence, last_ms, name, owner, kept, digest=digest)
 
     def touched(self, path: Path) -> int | None:
         if len(path) < 3 or path[1] not in ("unnamed", "named") or not path[2].isdigit():
             return None
         rows = [known for known in self._producers.values() if bool(known.name) == (path[1] == "named")]
         return rows[int(path[2])].touched if int(path[2]) < len(rows) else None
+
+
+def content_digest(messages: Messages, first_row: int, count: int, before: int) -> int:
+    """docs/format.md §11, producers: the digest of a producer's messages, continued by consecutive ones."""
+    for row in range(first_row, first_row + count):
+        body, properties = messages.body(row), messages.raw_properties(row)
+        said = len(body).to_bytes(4, "big") + body + len(properties).to_bytes(2, "big") + properties[ID_AT + DIGITS + 1 :]
+        before = crc32c(said, before >> 32) << 32 | crc32(said, before & 0xFFFFFFFF)
+    return before
 
 
 def find_runs(messages: Messages) -> Iterator[Run]:
@@ -139,7 +161,7 @@ def find_runs(messages: Messages) -> Iterator[Run]:
     for start, stop, (producer, epoch, sequence) in zip(starts.tolist(), stops.tolist(), last.tolist(), strict=True):
         if producer >= 0:
             place = sequence - (stop - start - 1), int(flag[start]) - 1, int(messages.store_ms[rows[stop - 1]])
-            yield Run(int(index[start]), stop - start, producer, epoch, *place)
+            yield Run(int(index[start]), stop - start, producer, epoch, *place, row=int(rows[start]))
 
 
 def _read_ids(messages: Messages, rows: I64) -> I64:

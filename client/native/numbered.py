@@ -1,8 +1,10 @@
 """Writing messages 0, 1, 2, … under the name of a producer; each is stored once, even if the writing process fails and is restarted.
 
 Not an `AsyncProducer`, because that one numbers messages when it sends them, chooses broker groups, and starts a forgotten name anew. Here
-the numbers come from the caller, for one broker group. A restarted writer learns how many messages are stored and continues behind them. A
-name that another process took over, or that the cluster has forgotten, ends the writing. `connection.py` finds the leader.
+the numbers come from the caller, for one broker group. A restarted writer learns how many messages are stored, and a digest of what they
+contain (docs/format.md, producers). It continues behind them if the caller's messages up to there are the same; other messages would be
+skipped as if they were stored, so they end the writing. A name that another process took over, or that the cluster has forgotten, ends it
+too. `connection.py` finds the leader.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from ledgermq.client.native.connection import LogConnection, broken, problem_of
 from ledgermq.client.native.stream import ANSWER_TIMEOUT_S
 from ledgermq.client.service import LOG
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.frames import Compression, FrameBuilder
+from ledgermq.proto.frames import Compression, EncodedFrame, EntryColumns, FrameBuilder
 from ledgermq.proto.names import stored_name
+from ledgermq.proto.native_ids import content_digest
 from ledgermq.proto.status import Code
 
 WINDOW_FRAMES = 4
@@ -82,19 +85,28 @@ class NumberedWriter:
         """The number of the first message that is not stored."""
         self.max_frame_bytes = 0
         self._sequence = self._begin = 0
+        self._digest = 0
+        """Of the messages added so far, up to the first one that is not stored."""
+        self._stored_digest: int | None = None
         self._producer = (0, 0)
 
     async def open(self) -> None:
         """Take the name over. Raises Refused or Unreachable."""
-        opened = await self._open(pb.OpenProducer(broker_group=self._group, name=self._name, client_id=self._connection.client_id))
+        client_id = self._connection.client_id
+        opened = await self._open(pb.OpenProducer(broker_group=self._group, name=self._name, client_id=client_id, digest=True))
         self._producer = opened.producer_id, opened.epoch
         self._builder = FrameBuilder(stored_name(self._namespace, self._topic), opened.log_tag, *self._producer)
         self._begin, self.max_frame_bytes = opened.next_sequence, opened.max_frame_bytes
+        # A node below feature level 3 keeps no digest, and messages stored there have none afterwards.
+        self._stored_digest = opened.digest if opened.HasField("digest") else None
 
     async def add(self, chunk: Chunk) -> None:
-        """Write the next messages; those already stored are skipped. Waits for room. Raises Refused or Unreachable."""
+        """Write the next messages; those already stored are skipped. Waits for room. Raises Refused, also when the stored messages are
+        others, or Unreachable."""
         first, self._sequence = self._sequence, self._sequence + len(chunk)
         known = min(max(0, self._begin - first), len(chunk))
+        if known and self._stored_digest is not None:
+            self._compare(first, chunk if known == len(chunk) else chunk.piece(0, known))
         self.duplicates += known
         if known == len(chunk):
             return
@@ -108,12 +120,23 @@ class NumberedWriter:
         """Wait until everything is durable on a majority. Returns the number of messages. Raises as `add`, and Refused if more messages are
         stored under this name than were added."""
         if self._sequence < self._begin:
-            counts = f"{self._begin} messages are stored under this name, and {self._sequence} are to be written"
-            what = f"{counts}: they are not the same messages"
-            raise Refused(Code.PRECONDITION_FAILED, what, "write the same messages as before, or use another name")
+            raise self._others(f"{self._begin} messages are stored under this name, and {self._sequence} are to be written")
         while self._pending:
             await self._read_answer()
         return self._sequence
+
+    def _compare(self, first: int, chunk: Chunk) -> None:
+        """Take in messages that are stored already. At the last one, all of them must be the stored ones."""
+        frame = self._frame(first, chunk)
+        sizes = np.frombuffer(frame.sizes, "<u4").astype(np.int64)
+        entries = EntryColumns(memoryview(frame.entries), np.cumsum(sizes) - sizes, sizes.astype(np.int32))
+        self._digest = content_digest(entries, 0, len(chunk), self._digest)
+        if first + len(chunk) == self._begin and self._digest != self._stored_digest:
+            raise self._others(f"the {self._begin} messages that are stored under this name are not the first {self._begin} to be written")
+
+    def _others(self, what: str) -> Refused:
+        remedy = "write the same messages in the same order as before, or use another name"
+        return Refused(Code.PRECONDITION_FAILED, f"{what}: they are not the same messages", remedy)
 
     async def close(self) -> None:
         """End the stream. Unacknowledged messages have an unknown outcome."""
@@ -175,7 +198,12 @@ class NumberedWriter:
         return None
 
     async def _send(self, first: int, chunk: Chunk) -> bool:
-        frame = self._builder.encode(
+        frame = self._frame(first, chunk)
+        message = pb.Frame(namespace=self._namespace, topic=self._topic, first_sequence=first, sizes=frame.sizes, entries=frame.entries)
+        return await self._write(pb.ProduceRequest(frame=message))
+
+    def _frame(self, first: int, chunk: Chunk) -> EncodedFrame:
+        return self._builder.encode(
             first,
             np.array(chunk.queues, np.int32),
             chunk.bodies,
@@ -185,8 +213,6 @@ class NumberedWriter:
             properties=chunk.properties,
             compression=self._compression,
         )
-        message = pb.Frame(namespace=self._namespace, topic=self._topic, first_sequence=first, sizes=frame.sizes, entries=frame.entries)
-        return await self._write(pb.ProduceRequest(frame=message))
 
     async def _read_answer(self) -> None:
         """Read one answer. After a broken stream, everything that is not stored is sent again on a new stream in the same epoch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ledgermq.client.native.numbered import Chunk
 from ledgermq.client.native.positions import Place, Start
 from ledgermq.client.native.tasks import TaskConnection
 from ledgermq.node.process.local import LocalCluster
+from ledgermq.proto.status import Code
 from tests.cluster import running
 from tests.e2e.command_line import CommandLine
 
@@ -70,6 +72,32 @@ def test_a_name_stores_each_message_once(cluster: LocalCluster) -> None:
         with connection.writer(group.name, "names", "", "job 0") as third, pytest.raises(Refused, match="not the same messages"):
             third.write(chunks(900))
         assert numbers(stored(connection, "names")) == list(range(1000))
+
+
+def test_other_messages_than_the_stored_ones_are_refused(cluster: LocalCluster) -> None:
+    """Whatever differs among the stored ones, and however they are cut. Nothing is stored of a write that is refused."""
+    CommandLine(cluster.endpoints).ok("topic", "create", "others", "--queues", str(QUEUES))
+    with TaskConnection(cluster.endpoints) as connection:
+        (group,) = connection.locate("others").broker_groups
+        with connection.writer(group.name, "others", "", "job") as producer:
+            producer.write(chunks(300))
+        whole = next(chunks(400, 400))
+        others = {
+            "a body": replace(whole, bodies=[*whole.bodies[:299], b"other", *whole.bodies[300:]]),
+            "the order": replace(whole, bodies=[whole.bodies[1], whole.bodies[0], *whole.bodies[2:]]),
+            "a tag": replace(whole, tags=["t", *[None] * 399]),
+            "a property": replace(whole, properties=[*[{}] * 200, {"p": "1"}, *[{}] * 199]),
+        }
+        for name, chunk in others.items():
+            producer = connection.writer(group.name, "others", "", "job")
+            with producer, pytest.raises(Refused, match="not the first 300") as refused:
+                producer.write([chunk.piece(0, 150), chunk.behind(150)])
+            assert refused.value.code == Code.PRECONDITION_FAILED, name
+        assert numbers(stored(connection, "others")) == list(range(300))
+        behind = replace(whole, bodies=[*whole.bodies[:300], b"body 1000", *whole.bodies[301:]], born_ms=[5] * 400)
+        with connection.writer(group.name, "others", "", "job") as producer:
+            assert (producer.write([behind]), producer.duplicates) == (400, 300)
+        assert numbers(stored(connection, "others")) == [*range(300), *range(301, 400), 1000]
 
 
 def test_ranges_are_exact(cluster: LocalCluster) -> None:

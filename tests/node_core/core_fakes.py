@@ -24,6 +24,7 @@ from ledgermq.proto.control import Membership
 from ledgermq.proto.entry_encoding import encode_entries, host_bytes
 from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
 from ledgermq.proto.layout import Columns, java_hash
+from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
@@ -426,14 +427,14 @@ class Bench:
         self.ask(Configure(next(self.tokens), topics=(config,)))
 
     def trim(self, index: int, *, stored: bool = True) -> None:
-        """Let the log begin with this entry. With `stored`, the group is raised to the level that this needs."""
+        """Let the log begin with this entry. With `stored`, the group is raised to the highest level."""
         if stored:
             self.raise_level()
         self.turn(self.trimming(index, stored=stored))
 
     def raise_level(self) -> None:
-        if self.machine.level < 2:
-            self.turn(Mark(next(self.tokens), control.LevelRecord(2)))  # type: ignore[arg-type]
+        for level in range(self.machine.level + 1, LEVEL_MAX + 1):
+            self.turn(Mark(next(self.tokens), control.LevelRecord(level)))  # type: ignore[arg-type]
 
     def trimming(self, index: int, *, stored: bool) -> Trim:
         before, entries = cut(self.log.read(index - 1), index - 1), tail_of(self.log.read(index), index)

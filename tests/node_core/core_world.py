@@ -171,7 +171,10 @@ class World:
             self.turn(Recall(self.token, *self.delayed[a % len(self.delayed)]))
 
     def open(self, a: int, b: int) -> None:
-        self.turn(OpenProducer(self.token, ("", "", "w", "v")[a % 4]))
+        """With a digest, or without one, which depends on the level of the group too."""
+        if b % 4 == 3:
+            self.bench.raise_level()
+        self.turn(OpenProducer(self.token, ("", "", "w", "v")[a % 4], digest=b % 2 == 1))
 
     def resume(self, a: int, b: int) -> None:
         number = 1 + a % 6

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Refused
@@ -24,7 +27,7 @@ from ledgermq.node.broker.state.producers import NAMED_MS, UNNAMED_MS
 from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.native_ids import native_id
+from ledgermq.proto.native_ids import content_digest, native_id
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Frame, Permission, TopicConfig, TopicDurability, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, Bench, Outcome
@@ -39,8 +42,8 @@ class Producing(Bench):
         self.lead()
         self.configure("t", 3)
 
-    def open(self, name: str = "") -> ProducerOpened:
-        outcome = self.ask(OpenProducer(next(self.tokens), name))
+    def open(self, name: str = "", *, digest: bool = False) -> ProducerOpened:
+        outcome = self.ask(OpenProducer(next(self.tokens), name, digest=digest))
         assert isinstance(outcome, ProducerOpened), outcome
         return outcome
 
@@ -486,3 +489,65 @@ def test_the_table_survives_a_snapshot() -> None:
     other.machine.producers.restore(exported["producers"])
     assert other.machine.producers.export() == b.machine.producers.export()
     assert other.machine.producers.named("writer") == 1 and other.machine.producers.next_id == 3
+
+
+# -- digests of messages
+
+
+def content(*bodies: str, tags: list[str] | None = None) -> int:
+    """The digest of messages with these bodies, however they are numbered and cut."""
+    batch = frame(7, 3, 100, bodies, tags=tags).batch
+    return content_digest(batch, 0, len(bodies), 0)
+
+
+def test_a_producer_with_a_digest_is_opened_with_that_of_its_messages() -> None:
+    """It covers messages of all epochs, stays with a producer that is opened without asking for one, and begins with the first message:
+    a producer with messages gets none any more. Others have none."""
+    bench = Producing()
+    bench.raise_level()
+    assert bench.open("plain").digest is None
+    first = bench.open("w", digest=True)
+    assert (first.next_sequence, first.digest) == (0, 0)
+    bench.put(frame(first.producer_id, 0, 0, ["a", "b", "c"]))
+    bench.put(frame(first.producer_id, 0, 3, ["d"]))
+    assert (bench.open("w", digest=True).digest, bench.open("w").digest) == (content("a", "b", "c", "d"),) * 2
+    bench.put(frame(first.producer_id, 2, 4, ["e", "f"], tags=["x", "y"]))
+    tags = ["", "", "", "", "x", "y"]
+    again = bench.open("w")
+    assert again.digest not in (None, content("a", "b", "c", "d", "e", "f"), content("a", "b", "c", "d", "e", "g", tags=tags))
+    plain = bench.open("plain", digest=True)
+    bench.put(frame(plain.producer_id, plain.epoch, 0, ["a"]))
+    assert bench.open("plain").digest == content("a")
+    late = bench.open("late")
+    bench.put(frame(late.producer_id, 0, 0, ["a"]))
+    assert bench.open("late", digest=True).digest is None
+
+
+def test_below_its_level_no_producer_has_a_digest() -> None:
+    """The record is the former one, and a producer whose messages began there has none afterwards."""
+    bench = Producing()
+    opened = bench.open("w", digest=True)
+    assert opened.digest is None
+    bench.put(frame(opened.producer_id, 0, 0, ["a"]))
+    records = [json.loads(decode_record(one.data[48:]).body) for one in bench.log.ranges if b'"n":"w"' in bytes(one.data)]
+    assert records == [{"v": 1, "p": opened.producer_id, "e": 0, "n": "w"}]
+    bench.raise_level()
+    assert bench.open("w", digest=True).digest is None
+    assert bench.open("new", digest=True).digest == 0
+
+
+@given(st.lists(st.text("ab", max_size=3), min_size=1, max_size=12), st.lists(st.integers(1, 5), max_size=12))
+def test_a_digest_does_not_depend_on_cuts_and_differs_for_other_messages(bodies: list[str], sizes: list[int]) -> None:
+    """Frames, epochs and ranges may end anywhere; a message moved to its neighbour, or one byte moved to the next message, is noticed."""
+    digest, at = 0, 0
+    for size in [*sizes, len(bodies)]:
+        part = bodies[at : at + size]
+        digest = content_digest(frame(9, 1, at, part).batch, 0, len(part), digest) if part else digest
+        at += size
+    assert digest == content(*bodies)
+    for n, (one, other) in enumerate(pairwise(bodies)):
+        swapped = [*bodies[:n], other, one, *bodies[n + 2 :]]
+        assert (content(*swapped) == digest) == (one == other)
+        if one:
+            moved = [*bodies[:n], one[:-1], one[-1] + other, *bodies[n + 2 :]]
+            assert content(*moved) != digest

@@ -10,9 +10,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ledgermq.node.broker.state.producers import FRAMES_KEPT, NAMED_MS, UNNAMED_MS, Producers
 from ledgermq.proto.control import ProducerRecord
-from ledgermq.proto.native_ids import Run
+from ledgermq.proto.native_ids import Run, content_digest
+from tests.node_core.core_frames import frame
 
 NUMBERS = st.integers(1, 5)
+
+
+def digest_of(bodies: list[str]) -> int:
+    """The digest of messages with these bodies and nothing else."""
+    return content_digest(frame(1, 0, 0, bodies).batch, 0, len(bodies), 0) if bodies else 0
 
 
 class Table(RuleBasedStateMachine):
@@ -26,6 +32,8 @@ class Table(RuleBasedStateMachine):
         self.next: dict[int, int] = {}
         self.heard: dict[int, int] = {}
         self.frames: dict[int, list[list[tuple[int, int]]]] = {}
+        self.bodies: dict[int, list[str]] = {}
+        """Of producers with a digest."""
         self.highest = 0
         self.index, self.ms, self.astray = 0, 1_000, 0
 
@@ -33,8 +41,14 @@ class Table(RuleBasedStateMachine):
         self.ms += ms
         self.index += 1
 
-    @rule(number=NUMBERS, epoch=st.integers(0, 3), name=st.sampled_from(["", "a", "b"]), dropped=st.sets(NUMBERS, max_size=2))
-    def open(self, number: int, epoch: int, name: str, dropped: set[int]) -> None:
+    @rule(
+        number=NUMBERS,
+        epoch=st.integers(0, 3),
+        name=st.sampled_from(["", "a", "b"]),
+        dropped=st.sets(NUMBERS, max_size=2),
+        digest=st.booleans(),
+    )
+    def open(self, number: int, epoch: int, name: str, dropped: set[int], digest: bool) -> None:
         """Open a producer, as a leader does; a name that another producer has is not opened again."""
         dropped.discard(number)
         if number in self.epochs:
@@ -42,9 +56,9 @@ class Table(RuleBasedStateMachine):
         elif name and name in self.names.values():
             return
         self.time(7)
-        self.table.apply_record(ProducerRecord(number, epoch, name, 0, tuple(sorted(dropped))), self.ms)
+        self.table.apply_record(ProducerRecord(number, epoch, name, 0, tuple(sorted(dropped)), digest=digest), self.ms)
         for gone in dropped:
-            for kept in (self.epochs, self.names, self.next, self.heard, self.frames):
+            for kept in (self.epochs, self.names, self.next, self.heard, self.frames, self.bodies):
                 kept.pop(gone, None)
         self.highest = max(self.highest, number)
         if number not in self.epochs:
@@ -52,6 +66,8 @@ class Table(RuleBasedStateMachine):
         elif epoch < self.epochs[number]:
             return
         self.epochs[number], self.heard[number] = epoch, self.ms
+        if digest and not self.next[number]:
+            self.bodies.setdefault(number, [])
 
     @rule(number=NUMBERS, sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
     def frame(self, number: int, sizes: list[int]) -> None:
@@ -60,10 +76,14 @@ class Table(RuleBasedStateMachine):
             return
         self.time(1)
         first, position = self.next[number], 0
+        bodies = [f"{self.index} {at}" for at in range(sum(sizes))]
+        entries = frame(number, self.epochs[number], first, bodies).batch
         for size in sizes:
-            run = Run(0, size, 9, number, self.epochs[number], first + position, position)
-            self.table.apply_run(self.index + position, run, self.ms)
+            run = Run(position, size, 9, number, self.epochs[number], first + position, position)
+            self.table.apply_run(self.index + position, run, self.ms, entries)
             position += size
+        if number in self.bodies:
+            self.bodies[number] += bodies
         self.frames[number].append([(self.index + at, first + at) for at in range(position)])
         self.next[number], self.heard[number] = first + position, self.ms
         self.index += position
@@ -77,7 +97,8 @@ class Table(RuleBasedStateMachine):
         first = max(0, self.next.get(number, 0) + off) if epoch == 0 else self.next.get(number, 0)
         if number in self.epochs and epoch == 0 and first == self.next[number]:
             return
-        self.table.apply_run(self.index, Run(0, 2, 9, number, self.epochs.get(number, 0) + epoch, first, 0), self.ms)
+        run, entries = Run(0, 2, 9, number, self.epochs.get(number, 0) + epoch, first, 0), frame(1, 0, 0, ["x", "y"]).batch
+        self.table.apply_run(self.index, run, self.ms, entries)
         self.astray += 1
 
     @rule()
@@ -102,6 +123,7 @@ class Table(RuleBasedStateMachine):
             assert found is not None
             assert (found.epoch, found.name, found.next_sequence) == (epoch, self.names[number], self.next[number])
             assert found.last_ms == self.heard[number]
+            assert found.digest == (digest_of(self.bodies[number]) if number in self.bodies else None)
             kept = [(frame[0][1], len(frame), frame[0][0]) for frame in self.frames[number][-FRAMES_KEPT:]]
             assert [(frame.first_sequence, frame.count, frame.first_index) for frame in found.frames] == kept
         for name in ("a", "b"):

@@ -38,11 +38,13 @@ class Produced:
 @dataclass(frozen=True, slots=True)
 class OpenProducer:
     """Open a producer of native frames: a new one, or the next epoch of the one with this name. Answer: `ProducerOpened` once it is
-    committed; frames of an older epoch are refused from then on. `owner`: the user who opens it, "" if calls are not signed."""
+    committed; frames of an older epoch are refused from then on. `owner`: the user who opens it, "" if calls are not signed. `digest`:
+    keep a digest of the producer's messages, from its first one on; without effect below `DIGEST_LEVEL`."""
 
     token: Token
     name: str = ""
     owner: str = ""
+    digest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,13 @@ class ResumeProducer:
 
 @dataclass(frozen=True, slots=True)
 class ProducerOpened:
-    """`next_sequence`: the sequence number of the next new message. It continues across the epochs of a name."""
+    """`next_sequence`: the sequence number of the next new message. It continues across the epochs of a name. `digest`: of the messages
+    before it, None if the producer has none."""
 
     producer_id: int
     epoch: int
     next_sequence: int
+    digest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

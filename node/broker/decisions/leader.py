@@ -18,7 +18,7 @@ from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Change
 from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
 from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
-from ledgermq.node.broker.calls.send_calls import FrameProduced, Produce, Produced, ProduceFrame
+from ledgermq.node.broker.calls.send_calls import FrameProduced, Produce, Produced, ProduceFrame, ProducerOpened
 from ledgermq.node.broker.calls.tier_calls import TierFetched
 from ledgermq.node.broker.decisions.broadcasting import Members
 from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
@@ -498,11 +498,20 @@ class Leader:
             if awaited.term != entries.term:
                 # Another leader's entry is at this index.
                 done.append(Done(awaited.token, Refused("unknown-outcome")))
+            elif isinstance(awaited.result, ProducerOpened):
+                done.append(Done(awaited.token, self._with_digest(awaited.result)))
             elif awaited.result is not None:
                 done.append(Done(awaited.token, awaited.result))
             else:
                 done += self._hand_out(awaited)
         return done
+
+    def _with_digest(self, opened: ProducerOpened) -> ProducerOpened:
+        """With the digest of what was stored before its record. A producer that was resumed may have more messages by now."""
+        producer = self._machine.producers.get(opened.producer_id)
+        if producer is None or producer.next_sequence != opened.next_sequence:
+            return opened
+        return replace(opened, digest=producer.digest)
 
     def _hand_out(self, awaited: Awaited) -> list[Done]:
         """The lease of a Receive is committed: hand out its messages, or make them visible again if the Receive no longer waits."""

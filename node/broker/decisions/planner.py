@@ -115,7 +115,7 @@ class Planner:
             elif isinstance(call, CommitOffset):
                 self._commit_offset(plan, call)
             elif isinstance(call, OpenProducer):
-                self._producer_sequencing.open(plan, call)
+                self._producer_sequencing.open(plan, call, self._machine.level)
             elif isinstance(call, ResumeProducer):
                 self._producer_sequencing.resume(plan, call)
             elif isinstance(call, SyncLite):

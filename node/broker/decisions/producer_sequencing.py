@@ -22,6 +22,7 @@ from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState, put_back
 from ledgermq.node.broker.state.producers import Producer, Producers, Stored
 from ledgermq.proto import control
+from ledgermq.proto.levels import DIGEST_LEVEL, FIRST_LEVEL
 from ledgermq.proto.types import Frame
 
 PRODUCERS_MAX = 10_000
@@ -134,8 +135,9 @@ class ProducerSequencing:
 
     # Opening
 
-    def open(self, plan: Plan, call: OpenProducer) -> None:
-        """Plan a new producer, or the next epoch of a named one."""
+    def open(self, plan: Plan, call: OpenProducer, level: int) -> None:
+        """Plan a new producer, or the next epoch of a named one, in a group of this feature level."""
+        digest = call.digest and level >= DIGEST_LEVEL
         if plan.full:
             plan.refuse(call.token, "disk-full")
             return
@@ -146,7 +148,7 @@ class ProducerSequencing:
         before = None if known is None else self._at_end(known)
         if known is not None and before is not None and before.epoch < EPOCH_MAX:
             plan.count("producers_opened")
-            record = control.ProducerRecord(known, before.epoch + 1, call.name, owner=call.owner)
+            record = control.ProducerRecord(known, before.epoch + 1, call.name, owner=call.owner, digest=digest)
             self._record(plan, call.token, record, before.next_sequence)
             return
         number = max(self._next_id, self._producers.next_id)
@@ -157,7 +159,8 @@ class ProducerSequencing:
         sequence, spent = (0, ()) if known is None or before is None else (before.next_sequence, (known,))
         dropped = (*spent, *self._drop(plan, set(spent)))
         plan.count("producers_opened")
-        self._record(plan, call.token, control.ProducerRecord(number, 0, call.name, sequence, dropped, call.owner), sequence)
+        record = control.ProducerRecord(number, 0, call.name, sequence, dropped, call.owner, digest)
+        self._record(plan, call.token, record, sequence)
 
     def resume(self, plan: Plan, call: ResumeProducer) -> None:
         """Plan the continuation of an epoch. The record changes nothing, but its commit proves that this leader's log is complete."""
@@ -195,7 +198,7 @@ class ProducerSequencing:
     def _record(self, plan: Plan, token: Token, record: control.ProducerRecord, sequence: int) -> None:
         number, index = record.producer_id, plan.next_index
         before, known, next_id = self._standing.get(number), self._ids.get(record.name), self._next_id
-        plan.drafts.append(control.draft(record, plan.now_ms))
+        plan.drafts.append(control.draft(record, plan.now_ms, DIGEST_LEVEL if record.digest else FIRST_LEVEL))
         plan.size += _RECORD_BYTES
         plan.awaited.append((index, token, ProducerOpened(number, record.epoch, sequence)))
         plan.count("producers_dropped", len(record.dropped))

@@ -151,7 +151,7 @@ class Machine(State):
                 self.transactions.apply_half(record.offset, record.half)
                 effects.halves.append(record.offset)
             elif isinstance(record, Run):
-                self.producers.apply_run(entries.first_index + at, record, _store_ms(entries, at))
+                self.producers.apply_run(entries.first_index + at, record, _store_ms(entries, at), entries)
             elif isinstance(record, control.ProducerRecord):
                 self.producers.apply_record(record, _store_ms(entries, at))
             else:

@@ -9,6 +9,9 @@ out of order changes nothing here; no leader appends such messages (`astray` cou
 The places of a producer's last `FRAMES_KEPT` frames are kept; everything else about them is read from the log. If a leader change cut a
 frame, the part that remained in the log counts as a frame. The entries of a frame may be applied in any number of ranges.
 
+A producer that was opened with one has a digest of its messages (`native_ids.content_digest`), by which a restarted writer recognises that
+it is about to write other messages under the same sequence numbers. The others cost nothing.
+
 Memory is bounded (I11): when a leader opens a producer beyond the limit, the record drops another one (`producer_sequencing.py`). Store
 times determine which one, but only the record removes it. No producer expires by itself, so none disappears between the acceptance of a
 frame and its application.
@@ -25,7 +28,7 @@ from operator import itemgetter
 from typing import Any
 
 from ledgermq.proto.control import ProducerRecord
-from ledgermq.proto.native_ids import Run
+from ledgermq.proto.native_ids import Run, Sealed, content_digest
 
 FRAMES_KEPT = 5
 UNNAMED_MS = 24 * 3_600_000
@@ -52,6 +55,8 @@ class Producer:
     last_ms: int
     frames: list[Stored] = field(default_factory=list)
     owner: str = ""
+    digest: int | None = None
+    """Of all its messages; None if it has none."""
 
 
 class Producers:
@@ -97,16 +102,18 @@ class Producers:
         producer = self.get(number)
         if producer is None:
             table = self._named if record.name else self._unnamed
-            table[number] = Producer(record.name, record.epoch, record.sequence, store_ms, owner=record.owner)
+            producer = table[number] = Producer(record.name, record.epoch, record.sequence, store_ms, owner=record.owner)
             if record.name:
                 self._ids[record.name] = number
         elif record.epoch >= producer.epoch:
             producer.epoch, producer.owner = record.epoch, record.owner
             self._heard(number, producer, store_ms)
+        if record.digest and producer.epoch == record.epoch and producer.next_sequence == 0 and producer.digest is None:
+            producer.digest = 0
         self.next_id = max(self.next_id, number + 1)
 
-    def apply_run(self, index: int, run: Run, store_ms: int) -> None:
-        """Apply messages of one frame, which are in the log from `index` on."""
+    def apply_run(self, index: int, run: Run, store_ms: int, entries: Sealed) -> None:
+        """Apply messages of one frame, which are in the log from `index` on; `entries` is the range of the run."""
         producer = self.get(run.producer_id)
         if producer is None or producer.epoch != run.epoch or producer.next_sequence != run.first_sequence:
             self.astray += 1
@@ -118,6 +125,8 @@ class Producers:
             frames.append(Stored(run.first_sequence, run.count, index))
             del frames[:-FRAMES_KEPT]
         producer.next_sequence += run.count
+        if producer.digest is not None:
+            producer.digest = content_digest(entries, run.at, run.count, producer.digest)
         self._heard(run.producer_id, producer, store_ms)
 
     def _heard(self, number: int, producer: Producer, store_ms: int) -> None:
@@ -137,8 +146,7 @@ class Producers:
             return {}
         rows = {
             key: [
-                [number, p.epoch, p.next_sequence, p.last_ms, _columns(p.frames), *(text for text in (p.name, p.owner) if text)]
-                for number, p in table.items()
+                [number, p.epoch, p.next_sequence, p.last_ms, _columns(p.frames), *_told(p)] for number, p in table.items()
             ]
             for key, table in (("unnamed", self._unnamed), ("named", self._named))
         }
@@ -150,12 +158,19 @@ class Producers:
         self._ids = {}
         for key, table in (("unnamed", self._unnamed), ("named", self._named)):
             table.clear()
-            for number, epoch, sequence, last_ms, places, *texts in exported.get(key, ()):
+            for number, epoch, sequence, last_ms, places, *told in exported.get(key, ()):
                 frames = [Stored(*places[at : at + 3]) for at in range(0, len(places), 3)]
-                name = texts.pop(0) if key == "named" else ""
-                table[number] = Producer(name, epoch, sequence, last_ms, frames, texts[0] if texts else "")
+                name = told.pop(0) if key == "named" else ""
+                digest = told.pop() if told and isinstance(told[-1], int) else None
+                table[number] = Producer(name, epoch, sequence, last_ms, frames, told[0] if told else "", digest)
                 if name:
                     self._ids[name] = number
+
+
+def _told(producer: Producer) -> list[str | int]:
+    """The end of a row of the snapshot: name, owner and digest, each if there is one."""
+    texts = [text for text in (producer.name, producer.owner) if text]
+    return [*texts, *([] if producer.digest is None else [producer.digest])]
 
 
 def _columns(frames: list[Stored]) -> list[int]:

@@ -154,7 +154,7 @@ class Producing:
         if request.producer_id:
             call = ResumeProducer(token, request.producer_id, request.epoch, caller.user)
         else:
-            call = OpenProducer(token, _name_of(request.name, caller), caller.user)
+            call = OpenProducer(token, _name_of(request.name, caller), caller.user, request.digest)
         with self._callers.enter(caller, Kind.TOPIC, (), receive=False, messages=1, size=0) or contextlib.nullcontext():
             outcome = await self._engine.call(group, call)
         if isinstance(outcome, Refused):
@@ -175,6 +175,7 @@ class Producing:
                 window_frames=WINDOW_FRAMES,
                 cluster_id=self._cluster_id,
                 log_tag=origin.log_tag,
+                digest=opened.digest,
             )
         )
 
