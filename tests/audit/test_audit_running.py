@@ -152,12 +152,16 @@ def test_a_node_that_says_something_else_than_its_log(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_from_behind_the_marker_is_no_finding(tmp_path: Path) -> None:
-    """The snapshot, synced mark and checkpoint of a running node may be newer than everything that the audit reads."""
+    """The snapshot, synced mark and checkpoints of a running node may be newer than everything that the audit reads."""
     cluster, writers = running(tmp_path)
     last = len(writers[0].entries) - 1
-    writers[0].write_snapshot(last)
-    (writers[1].log / "checkpoint").write_bytes(f"endIndex={last}\ncommittedIndex={last}\n".encode())
-    (writers[2].root / "checkpoint").write_bytes((1 << 50).to_bytes(8, "big") * 3 + bytes(4096 - 24))
+
+    def write() -> None:
+        writers[0].write_snapshot(last)
+        (writers[1].log / "checkpoint").write_bytes(f"endIndex={last}\ncommittedIndex={last}\n".encode())
+        (writers[2].root / "checkpoint").write_bytes((1 << 50).to_bytes(8, "big") * 3 + bytes(4096 - 24))
+
+    cluster.when_marked = write
     result = cluster.audit()
     assert (result.verdict, result.findings) == ("PASS", []), as_text(result)
 
