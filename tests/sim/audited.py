@@ -149,14 +149,14 @@ class Auditing:
     results: list[Audit] = field(default_factory=list)
     indexes: dict[str, Indexing] = field(default_factory=dict)
 
-    def begin(self, after_ns: int, gap_ns: int) -> None:
-        """Audit for the first time after this time, and then again and again."""
-        self.world.after(after_ns, self._work, gap_ns)
+    def begin(self, after_ns: int, gap_ns: int, times: int) -> None:
+        """Audit for the first time after this time, and so often with these gaps."""
+        self.world.after(after_ns, self._work, gap_ns, times)
 
-    def _work(self, gap_ns: int) -> None:
-        if not self.world.healed:
+    def _work(self, gap_ns: int, times: int) -> None:
+        if times and not self.world.healed:
             self.results.append(self.audit())
-            self.world.after(gap_ns, self._work, gap_ns)
+            self.world.after(gap_ns, self._work, gap_ns, times - 1)
 
     def audit(self) -> Audit:
         world = self.world
