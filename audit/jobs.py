@@ -24,7 +24,7 @@ from ledgermq.audit.checks.verdicts import tell_difference
 from ledgermq.audit.reading import bytewise, objects
 from ledgermq.audit.reading.node_paths import NodeLost, node_path
 from ledgermq.audit.reading.objects import StoreAccess, StoreLost
-from ledgermq.audit.reading.stored_logs import StoredLog, find_logs
+from ledgermq.audit.reading.stored_logs import StoredLog, find_logs, forget_removed
 from ledgermq.audit.sources import FORMAT_VERSION, other_version, refuse_mixed, refuse_unreadable
 from ledgermq.audit.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, look
 
@@ -360,6 +360,11 @@ def scan_store(found: OpenStore, replicas: Sequence[Replica], engine: Engine, pr
             found.reports[work.task.key] = outcome.log
         if outcome.lost:
             found.unread[work.task.group] = outcome.lost
+    if any(flaw.rule == "file.read" for report in found.reports.values() for flaw in report.flaws):
+        try:
+            forget_removed(audited)
+        except StoreLost as lost:
+            found.unread |= {log.group: str(lost) for log in audited}
     found.bytes_read = sum(work.size for work in works)
 
 
