@@ -7,6 +7,7 @@ inputs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ Point = tuple[int, int, int, int]
 """Index, end position, term and chain CRC of an entry."""
 
 
-class Served:
+class Served(ABC):
     """One node and its replica."""
 
     name: str
@@ -36,30 +37,30 @@ class Served:
         return True
 
     @property
-    def life(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def life(self) -> str: ...
 
     @property
-    def applied(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def applied(self) -> int: ...
 
+    @abstractmethod
     def begin(self) -> Point:
         """Behind the last trimmed entry, with the position of the first file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def point(self, index: int) -> Point:
         """An applied entry; everything derived is written up to it."""
-        raise NotImplementedError
 
     def wait(self, index: int) -> None:
         """Let time pass until an entry is applied, within a limit."""
 
+    @abstractmethod
     def names(self) -> Iterable[str]:
         """The paths of all files, below the node directory."""
-        raise NotImplementedError
 
-    def content(self, path: str) -> bytes | None:
-        raise NotImplementedError
+    @abstractmethod
+    def content(self, path: str) -> bytes | None: ...
 
     def take_pin(self) -> str:
         return "pin"
