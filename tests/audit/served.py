@@ -52,8 +52,9 @@ class Served(ABC):
     def point(self, index: int) -> Point:
         """An applied entry; everything derived is written up to it."""
 
-    def wait(self, index: int) -> None:
-        """Let time pass until an entry is applied, within a limit."""
+    def reaches(self, index: int) -> bool:
+        """Whether an entry is applied, or is so within a limit of time."""
+        return self.applied >= index
 
     @abstractmethod
     def names(self) -> Iterable[str]:
@@ -85,9 +86,7 @@ class Served(ABC):
     def do_Describe(self, request: Any) -> Any:
         answer = audit_pb2.DescribeReplicaResponse(status=_status(), node=self.name, life=self.life, state=self.state)
         index = request.index if request.HasField("index") else self.applied
-        if self.applied < index:
-            self.wait(index)
-        if self.applied < index:
+        if not self.reaches(index):
             return audit_pb2.DescribeReplicaResponse(status=_status(LAGS, "it lags"))
         answer.life = self.life
         answer.begin.CopyFrom(_point(self.begin()))

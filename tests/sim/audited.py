@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ledgermq.audit.jobs import Audit, audit_running
+from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.audit.running import RunningCluster
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
 from ledgermq.proto.control import AuditRecord
@@ -89,8 +90,11 @@ class SimulatedNode(Served):
         # Units of consume queues are written from the durable log only.
         return min(self._life.machine.applied_index, self._life.replica.durable_index)
 
-    def wait(self, index: int) -> None:
+    def reaches(self, index: int) -> bool:
         pass_time(self.world, lambda: not self.up or self.applied >= index, self.world.now + MARK_NS)
+        if not self.up:
+            raise NodeLost(self.name, f"{self.name} went away")
+        return self.applied >= index
 
     def begin(self) -> Point:
         log = self._life.log
