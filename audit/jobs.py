@@ -380,10 +380,10 @@ def judge(
             notes.append(f"the store also holds logs of {', '.join(others)}: no replica of them was given, so they were not read")
     for group in groups:
         reasons += group.reasons
-        names = [one.name for one in group.replicas]
-        if len(names) == 1 and names == [*group.voters, *group.learners] and group.compared is not None:
+        given = [one.name for one in group.replicas]
+        if len(given) == 1 and given == [*group.voters, *group.learners] and group.compared is not None:
             notes.append(f"group {group.group}: its only replica was checked by itself, because there is no other to compare it with")
-        elif len(names) < 2:
+        elif len(given) < 2:
             reasons.append(f"group {group.group}: only one replica was given, so there was nothing to compare it with")
         elif group.compared is None:
             reasons.append(
