@@ -383,6 +383,8 @@ def judge(
         given = [one.name for one in group.replicas]
         if len(given) == 1 and given == [*group.voters, *group.learners] and group.compared is not None:
             notes.append(f"group {group.group}: its only replica was checked by itself, because there is no other to compare it with")
+        elif not given:
+            reasons.append(f"group {group.group}: no replica could be read; nothing was compared")
         elif len(given) < 2:
             reasons.append(f"group {group.group}: only one replica was given, so there was nothing to compare it with")
         elif group.compared is None:
