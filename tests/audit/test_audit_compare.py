@@ -420,8 +420,7 @@ class Logs:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.histories: dict[str, str] = {}
         monkeypatch.setattr(evidence, "header_at", self._header_at)
-        for module in (after_scan, evidence):
-            monkeypatch.setattr(module, "size_of", lambda path: 4096)
+        monkeypatch.setattr(after_scan, "size_of", lambda path: 4096)
         monkeypatch.setattr(histories, "read_table", self._read_table)
 
     def replica(self, name: str, history: str, voters: Sequence[str] = NAMES, **fields: Any) -> Replica:
