@@ -24,7 +24,7 @@ from ledgermq.audit.checks.verdicts import tell_difference
 from ledgermq.audit.reading import bytewise, objects
 from ledgermq.audit.reading.node_paths import NodeLost, node_path
 from ledgermq.audit.reading.objects import StoreAccess, StoreLost
-from ledgermq.audit.reading.stored_logs import StoredLog, find_logs
+from ledgermq.audit.reading.stored_logs import StoredLog, find_logs, forget_removed
 from ledgermq.audit.sources import FORMAT_VERSION, other_version, refuse_mixed, refuse_unreadable
 from ledgermq.audit.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, look
 
@@ -150,8 +150,10 @@ def audit(
         refuse_unreadable(one)
     refuse_mixed(replicas)
     adopt(replicas)
+    stored = None if store is None else list_store(store, replicas)
     bytes_read = run_engine(replicas, engine, report, deep, {OUTLINE} if agreement else OF_REPLICAS)
-    stored = None if store is None else read_store(store, replicas, engine, report)
+    if stored is not None:
+        scan_store(stored, replicas, engine, report)
     hold = agree if agreement else compare
     groups = [hold(name, [r for r in replicas if r.group == name]) for name in sorted({r.group for r in replicas})]
     for group in groups:
@@ -161,7 +163,7 @@ def audit(
             witnesses(group)
         if deep:
             compare_bytes(group)
-        drop_what_moved(group, _written)
+        drop_what_moved(group)
         if stored is not None:
             stored.check(group)
     result = judge(groups, reasons, bytes_read, None if clients is None else clients(groups), stored)
@@ -188,8 +190,11 @@ def audit_running(
     try:
         replicas = cluster.open()
         adopt(replicas)
+        stored = None if store is None else list_store(store, replicas)
+        replicas = cluster.mark(replicas)
         bytes_read = run_engine(replicas, engine, keep, deep, OF_REPLICAS)
-        stored = None if store is None else read_store(store, replicas, engine, keep)
+        if stored is not None:
+            scan_store(stored, replicas, engine, keep)
         names = sorted({*cluster.lost, *(one.group for one in replicas)})
         groups = [_compare_running(name, [one for one in replicas if one.group == name], cluster, deep, witnesses) for name in names]
         if stored is not None:
@@ -203,7 +208,8 @@ def audit_running(
 def _compare_running(
     group: str, replicas: Sequence[Replica], cluster: RunningCluster, deep: bool, witnesses: WitnessCheck | None
 ) -> GroupResult:
-    """Compare what was read. If a node is lost during the audit, the others are compared without its replica."""
+    """Compare what was read. If a node is lost during the audit, or its replica is not the one that was opened any more, the others are
+    compared without it: what it said of them does not count either."""
     lost = dict(cluster.lost.get(group, {}))
     while True:
         for one in replicas:
@@ -219,13 +225,15 @@ def _compare_running(
             if deep:
                 compare_bytes(result)
             # Last, because any file that was read before may have changed.
-            drop_what_moved(result, cluster.moved)
+            moved = {one.name: why for one in present if (why := cluster.moved(one)) is not None}
         except NodeLost as error:
             away = {one.name for one in present if one.root.startswith(f"{node_path(error.authority)}/")}
             assert away, f"{error.authority} is not one of the audited nodes"
             lost |= {name: f"was lost while it was audited: {error}; audit again" for name in away}
         else:
-            return result
+            if not moved:
+                return result
+            lost |= moved
 
 
 def adopt(replicas: Sequence[Replica]) -> None:
@@ -268,26 +276,19 @@ def _works_of(one: Replica, deep: bool, kinds: Collection[str]) -> list[Work]:
     return works
 
 
-def _written(one: Replica) -> str | None:
-    """Why the checked content of a directory does not fully count; None if it does."""
-    return None if fingerprint(one) == one.fingerprint else "wrote while it was audited; stop the node and audit again"
-
-
-def drop_what_moved(group: GroupResult, moved: Callable[[Replica], str | None]) -> None:
-    """A node wrote during the audit: content above its mark, and derived files, may have been read half-written."""
+def drop_what_moved(group: GroupResult) -> None:
+    """A node wrote to its directory during the audit: content above its mark, and derived files, may have been read half-written."""
     for one in group.replicas:
-        why = moved(one)
-        if why is None:
+        if fingerprint(one) == one.fingerprint:
             continue
         group.moved.add(one.name)
-        # If a node did more than write, every byte may have changed.
-        marked = -1 if one.mark is None or one.point is not None else one.mark.index
+        marked = -1 if one.mark is None else one.mark.index
         gone = [f for f in group.findings if f.replica == one.name and not _outlasts(f, marked)]
         group.findings[:] = [f for f in group.findings if not any(f is each for each in gone)]
         # A flaw that was omitted in favour of a finding that is dropped now becomes a finding again.
         freed = [left for left, kept in group.folds if any(kept is each for each in gone)]
         group.findings += [left for left in freed if _outlasts(left, marked)]
-        group.reasons.append(f"group {group.group}: {one.name} {why}")
+        group.reasons.append(f"group {group.group}: {one.name} wrote while it was audited; stop the node and audit again")
 
 
 def _outlasts(finding: Finding, marked: int) -> bool:
@@ -332,8 +333,9 @@ def compare_bytes(group: GroupResult) -> None:
                 tell_difference(group, Finding(RULES[flaw.rule].klass, one.name, group.group, flaw), one, measure, min(limits))
 
 
-def read_store(access: StoreAccess, replicas: Sequence[Replica], engine: Engine, progress: Progress) -> OpenStore:
-    """List a store after the replicas were opened, and scan every file there of their logs."""
+def list_store(access: StoreAccess, replicas: Sequence[Replica]) -> OpenStore:
+    """List a store, after reading what the replicas noted of it, and before the marker of a running cluster: so the seal of every listed
+    file is before the marker."""
     found = OpenStore(access.place, {})
     for one in replicas:
         try:
@@ -341,21 +343,29 @@ def read_store(access: StoreAccess, replicas: Sequence[Replica], engine: Engine,
         except NodeLost as lost:
             one.lost = str(lost)
     objects.use(access)
-    ids = {(one.group, one.log_id) for one in replicas}
     try:
         found.logs = find_logs()
     except StoreLost as lost:
         found.lost = str(lost)
-        return found
+    return found
+
+
+def scan_store(found: OpenStore, replicas: Sequence[Replica], engine: Engine, progress: Progress) -> None:
+    """Scan every listed file of the replicas' logs."""
+    ids = {(one.group, one.log_id) for one in replicas}
     audited = [log for log in found.logs if (log.group, log.log_id) in ids]
-    works = [Work(access.place, log.task(file), STORED) for log in audited for file in log.files if file.object in log.objects]
+    works = [Work(found.place, log.task(file), STORED) for log in audited for file in log.files if file.object in log.objects]
     for work, outcome in zip(works, engine(works, progress), strict=True):
         if outcome.log is not None:
             found.reports[work.task.key] = outcome.log
         if outcome.lost:
             found.unread[work.task.group] = outcome.lost
+    if any(flaw.rule == "file.read" for report in found.reports.values() for flaw in report.flaws):
+        try:
+            forget_removed(audited)
+        except StoreLost as lost:
+            found.unread |= {log.group: str(lost) for log in audited}
     found.bytes_read = sum(work.size for work in works)
-    return found
 
 
 def judge(
@@ -370,7 +380,12 @@ def judge(
             notes.append(f"the store also holds logs of {', '.join(others)}: no replica of them was given, so they were not read")
     for group in groups:
         reasons += group.reasons
-        if len(group.replicas) < 2:
+        given = [one.name for one in group.replicas]
+        if len(given) == 1 and given == [*group.voters, *group.learners] and group.compared is not None:
+            notes.append(f"group {group.group}: its only replica was checked by itself, because there is no other to compare it with")
+        elif not given:
+            reasons.append(f"group {group.group}: no replica could be read; nothing was compared")
+        elif len(given) < 2:
             reasons.append(f"group {group.group}: only one replica was given, so there was nothing to compare it with")
         elif group.compared is None:
             reasons.append(

@@ -1,20 +1,21 @@
 """A running cluster as a source of replicas: an audit marker in every log, and each node's replica up to that marker.
 
 Finds the nodes, prevents their files from being trimmed during the audit, and gives a sentence for every replica that could not be read, or
-whose content does not count. Reads no file and judges none.
+whose content does not count. Judges no file. docs/audit.md (Running nodes) lists everything that is read of a node, when, and why it goes
+together with the marker; the order of `open`, `mark` and the looks is that of the list.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from ledgermq.audit.checks.opening import open_running
+from ledgermq.audit.checks.opening import limit, open_running
 from ledgermq.audit.checks.replica import Point, Replica
 from ledgermq.audit.reading.node_paths import NodeLost, authorities_of, node_path
 from ledgermq.audit.reading.remote import call, require
@@ -53,13 +54,14 @@ class _Held:
 
 @dataclass(slots=True)
 class RunningCluster:
-    """A cluster during its audit. `open` it once; `close` releases its files."""
+    """A cluster during its audit. `open` it once, then `mark` it; `close` releases its files."""
 
     connection: Connection
     within_s: float
     """Time limit for writing a marker, and for each replica to reach it."""
     now_s: Callable[[], float] = time.monotonic
     lost: Lost = field(default_factory=dict)
+    _groups: list[str] = field(default_factory=list)
     _held: dict[tuple[str, str], _Held] = field(default_factory=dict)
 
     def ask(self) -> admin_pb2.ClusterStatusResponse:
@@ -67,21 +69,23 @@ class RunningCluster:
         return self.connection.ask(f"{ADMIN}ClusterStatus", admin_pb2.ClusterStatusRequest(), admin_pb2.ClusterStatusResponse)
 
     def open(self) -> list[Replica]:
-        """Mark every log and describe every replica. Replicas that cannot be read are in `lost`. Raises ClusterError if no node answers, if
-        a group has no leader, or if the marker is refused."""
+        """Read what every replica notes of entries that it has applied, before there is a marker. Replicas that cannot be read are in
+        `lost`. Raises ClusterError if no node answers."""
         status = self.ask()
         groups = {info.group: self._members(info) for info in status.groups}
         authorities = {**authorities_of(status.nodes), **self._reached(groups, [info.node for info in status.nodes])}
         for group, nodes in groups.items():
             for node in nodes:
                 self._pin(group, node, authorities.get(node, ""))
-        replicas = []
-        for group, nodes in groups.items():
-            marker = self._mark(group)
-            for node in nodes:
-                replica = self._described(group, node, marker)
-                replicas += [] if replica is None else [replica]
-        return replicas
+        found = [self._opened(held) for held in self._held.values()]
+        self._groups = list(groups)
+        return [replica for replica in found if replica is not None]
+
+    def mark(self, replicas: Iterable[Replica]) -> list[Replica]:
+        """Mark every log, and limit the opened replicas to what their nodes have then applied. Returns those that can still be read. Raises
+        ClusterError if a group has no leader, or if the marker is refused."""
+        markers = {group: self._mark(group) for group in self._groups}
+        return [replica for replica in replicas if self._limited(replica, markers[replica.group])]
 
     @staticmethod
     def _members(info: admin_pb2.BrokerGroupInfo) -> list[str]:
@@ -119,31 +123,47 @@ class RunningCluster:
         request = audit_pb2.MarkRequest(broker_group=group, id=f"audit-{uuid.uuid4().hex[:12]}", within_ms=round(1000 * self.within_s))
         return self.connection.ask(f"{REPLICAS}Mark", request, audit_pb2.MarkResponse).point
 
-    def _described(self, group: str, node: str, marker: audit_pb2.EntryPoint) -> Replica | None:
-        held = self._held.get((group, node))
-        if held is None:
-            return None
+    def _opened(self, held: _Held) -> Replica | None:
         try:
-            told = self._describe(held.authority, group, marker.index)
+            told = self._describe(held.authority, held.group, None)
+            require(held.authority, held.node, told.status)
+            if told.node != held.node:
+                what = f"could not be read: {held.authority} is node {told.node}; give every node's own endpoint"
+            elif told.state != RUNNING:
+                what = f"is not running on its node ({told.state}: {told.reason}); wait until it runs, and audit again"
+            else:
+                held.life = told.life
+                return open_running(node_path(held.authority), held.group)
+        except (NodeLost, OSError) as error:
+            what = f"could not be read: {error}; audit again"
+        self._lose(held.group, held.node, what)
+        return None
+
+    def _limited(self, replica: Replica, marker: audit_pb2.EntryPoint) -> bool:
+        held = self._held_of(replica)
+        try:
+            told = self._describe(held.authority, held.group, marker.index)
             late = told.status.code == NOT_IN_TIME
             if late:
                 # The replica lags; its entries are compared with the others all the same.
-                told = self._describe(held.authority, group, None)
-            require(held.authority, node, told.status)
-            if told.node != node:
-                self._lose(group, node, f"could not be read: {held.authority} is node {told.node}; give every node's own endpoint")
-                return None
-            if told.state != RUNNING:
-                self._lose(group, node, f"is not running on its node ({told.state}: {told.reason}); wait until it runs, and audit again")
-                return None
-            held.life = told.life
+                told = self._describe(held.authority, held.group, None)
+            if late and told.end.index >= marker.index:
+                # It has caught up since, and all replicas are read up to the same entry.
+                told, late = self._describe(held.authority, held.group, marker.index), False
+            require(held.authority, held.node, told.status)
+            if (told.life, told.state) != (held.life, RUNNING):
+                self._lose(held.group, held.node, _restarted(told))
+                return False
             end = told.end
-            replica = open_running(node_path(held.authority), group, Point(end.index, end.end_pos, end.term, end.chain))
-            replica.awaited = marker.index if late and end.index < marker.index else None
-            return replica
+            limit(replica, Point(end.index, end.end_pos, end.term, end.chain))
+            replica.awaited = marker.index if late else None
         except (NodeLost, OSError) as error:
-            self._lose(group, node, f"could not be read: {error}; audit again")
-            return None
+            self._lose(held.group, held.node, f"could not be read: {error}; audit again")
+            return False
+        return True
+
+    def _held_of(self, replica: Replica) -> _Held:
+        return next(held for held in self._held.values() if held.root == replica.root)
 
     def _describe(self, authority: str, group: str, index: int | None) -> audit_pb2.DescribeReplicaResponse:
         request = audit_pb2.DescribeReplicaRequest(broker_group=group, index=index, within_ms=round(1000 * self.within_s))
@@ -169,17 +189,16 @@ class RunningCluster:
 
     def moved(self, replica: Replica) -> str | None:
         """Called after everything was read: why the content read from a replica does not count; None if it does."""
-        held = next(held for held in self._held.values() if held.root == replica.root)
-        again = "audit again"
+        held = self._held_of(replica)
         try:
             told = self._describe(held.authority, replica.group, None)
             require(held.authority, replica.name, told.status)
         except (NodeLost, OSError) as error:
-            return f"was lost while it was audited ({error}); {again}"
-        if told.life != held.life:
-            return f"was started again, repaired or installed while it was audited (now {told.state}); {again}"
+            return f"was lost while it was audited ({error}); audit again"
+        if (told.life, told.state) != (held.life, RUNNING):
+            return _restarted(told)
         if told.begin.index + 1 != replica.begin.index or held.ended:
-            return f"was trimmed while it was audited; {again}"
+            return "was trimmed while it was audited; audit again"
         return None
 
     def close(self) -> None:
@@ -191,6 +210,10 @@ class RunningCluster:
             except NodeLost:
                 continue
         self._held.clear()
+
+
+def _restarted(told: audit_pb2.DescribeReplicaResponse) -> str:
+    return f"was started again, repaired or installed while it was audited (now {told.state}); audit again"
 
 
 def _admin(authority: str, method: str, request: Message, response: type[M]) -> M:

@@ -65,7 +65,8 @@ class Keeper:
         self._machine = machine
         self._group = group
         self._book = FileBook(store.log, machine, store.identity.data_file_bytes)
-        self.trimming = CountedTrimming(machine, store.log, store.queues, _NoKeyIndex(), PinBook(), store.identity.data_file_bytes)
+        self.pins = PinBook()
+        self.trimming = CountedTrimming(machine, store.log, store.queues, _NoKeyIndex(), self.pins, store.identity.data_file_bytes)
         self._states: list[tuple[int, dict[str, Any]]] = []
         """Index and state of exports that no checker has compared yet."""
         self.busy = False

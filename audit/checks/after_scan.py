@@ -390,12 +390,15 @@ def _of_lost(replica: Replica, tail: TailReport, there: _Spot, end: int) -> tupl
 
 def _check_files(replica: Replica, tail: TailReport, size: int, needed: int, end: int) -> None:
     """Check that every file of derived data exists from the first one that the log needs; earlier ones are optional. A file behind a gap
-    that begins where the log's units end does not belong to the data."""
-    replica.flaws += tail.flaws
+    that begins where the log's units end does not belong to the data. A running node makes files behind the checked part meanwhile."""
+    running = replica.point is not None
+    replica.flaws += [flaw for flaw in tail.flaws if not running or int(os.path.basename(flaw.file)) < end]
     needed -= needed % size
     for start, base in ((needed, tail.first_base), *tail.gaps):
         first = max(start, needed)
         if first >= base:
+            continue
+        if first >= end and running:
             continue
         if first >= end:
             path = f"{tail.folder}/{base:020d}"

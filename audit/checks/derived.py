@@ -29,7 +29,7 @@ from ledgermq.audit.reading.decode import (
     numbered_files,
     read_space,
 )
-from ledgermq.audit.reading.files import is_directory, names_in, open_file, size_of
+from ledgermq.audit.reading.files import is_directory, names_in, open_file
 from ledgermq.audit.reading.walk import LogFile
 
 if TYPE_CHECKING:
@@ -322,32 +322,33 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
     """Check one set of derived files, and find the end of its written part."""
     report = TailReport(folder, 0, f"{0:020d}", [])
     shown = f"{os.path.basename(task.root)}/{folder}"
-    files = numbered_files(f"{task.root}/{folder}")
-    expected = report.first_base = next((base for base, _ in files if base % file_bytes == 0), 0)
-    for base, name in files:
+    running, expected = task.end_pos is not None, None
+    for base, name in numbered_files(f"{task.root}/{folder}"):
         if base % file_bytes:
             report.flaws.append(Flaw("file.name", f"{shown}/{name}", None, 0, 0, f"the offset is no multiple of {file_bytes}"))
             continue
-        if base != expected:
-            report.gaps.append((expected, base))
-        expected = base + file_bytes
         try:
-            size, last = _length_and_end(f"{task.root}/{folder}/{name}", running=task.end_pos is not None, file_bytes=file_bytes)
+            size, last = _length_and_end(f"{task.root}/{folder}/{name}", running=running)
             if size != file_bytes:
                 bounds = min(size, file_bytes), max(size, file_bytes)
                 report.flaws.append(Flaw("file.length", f"{shown}/{name}", None, *bounds, f"{size} bytes instead of {file_bytes}"))
             if last >= 0:
                 report.used, report.last_file = base + last + 1, name
         except OSError as error:
+            if running and isinstance(error, FileNotFoundError):
+                # It was removed since the directory was listed.
+                continue
             report.flaws.append(Flaw("file.read", f"{shown}/{name}", None, 0, file_bytes, f"{error.strerror}"))
+        if expected is None:
+            report.first_base = base
+        elif base != expected:
+            report.gaps.append((expected, base))
+        expected = base + file_bytes
     return report
 
 
-def _length_and_end(path: str, *, running: bool, file_bytes: int) -> tuple[int, int]:
+def _length_and_end(path: str, *, running: bool) -> tuple[int, int]:
     """The size of a file and its last nonzero byte, or −1. For a running replica the latter is −1, because its files continue behind the
-    checked part. A file that is being created there reaches its full size a moment later. Raises OSError."""
+    checked part. Raises OSError."""
     with open_file(path) as file:
-        if not running:
-            return file.size, last_nonzero(file, file.size)
-        size = file.size
-    return (size if size == file_bytes else size_of(path)), -1
+        return file.size, -1 if running else last_nonzero(file, file.size)

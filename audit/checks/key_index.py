@@ -1,8 +1,9 @@
 """Comparing the key index with the log (docs/format.md §14): every key of every message has its unit, and there are no other units.
 
-One look checks the position as a whole; one look per file reads the part of the log that the file covers. The units of a file are the keys
-of the log in order, so both are walked side by side. Where the log is damaged, or begins later, units are skipped by the position they
-name, and only their chains can be checked. Bytes behind the recorded position (§14.3) are ignored.
+One look checks the position as a whole; one look per file reads the part of the log that the file covers. Every look reads the position
+first, and then the log as far as the position says: in a running replica both grow meanwhile, and the position may be before the marker or
+behind it. The units of a file are the keys of the log in order, so both are walked side by side. Where the log is damaged, or begins later,
+units are skipped by the position they name, and only their chains can be checked. Bytes behind the recorded position (§14.3) are ignored.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from ledgermq.audit.checks.rules import Flaw, coalesce
 from ledgermq.audit.reading.begin import former_logs
-from ledgermq.audit.reading.decode import HEADER_BYTES, I64, crc, find_stain, numbered_files
+from ledgermq.audit.reading.decode import HEADER_BYTES, I64, crc, find_stain
 from ledgermq.audit.reading.entries import Entries, read_entries
-from ledgermq.audit.reading.files import AnyFile, exists, names_in, read_whole, size_of
+from ledgermq.audit.reading.files import AnyFile, exists, names_in, read_if_there, size_of, stat_of
 from ledgermq.audit.reading.key_files import (
     KEY_HEADER,
     KEY_UNIT,
@@ -71,7 +72,7 @@ def _shown(task: LogFile, name: str) -> str:
 
 def _is_clean(task: LogFile) -> bool:
     """Whether the node was stopped: the disk then has everything that the node wrote."""
-    return not exists(f"{task.root}/abort")
+    return task.end_pos is None and not exists(f"{task.root}/abort")
 
 
 def _believed(task: LogFile) -> KeyPosition | None:
@@ -88,7 +89,6 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
     path = f"{task.root}/state/keyindex"
     shown = f"{task.group}/state/keyindex"
     clean = _is_clean(task)
-    there = key_file_names(task.root)
     try:
         position = read_position(task.root)
     except ValueError as error:
@@ -97,6 +97,7 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
     except OSError as error:
         yield Flaw("file.read", shown, None, 0, 0, f"{error.strerror}")
         return
+    there = key_file_names(task.root)
     if position is None:
         if there and clean:
             yield Flaw("keyindex.position", shown, None, 0, 0, "the file is missing, and there are files of a key index")
@@ -116,15 +117,20 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
     full = all(note.full for note in position.notes[:-1])
     if sorted(set(names)) != names or sorted(firsts) != firsts or not full:
         yield Flaw("keyindex.position", shown, None, 0, size_of(path), "its files do not follow each other")
+    lengths = {note.name: stat_of(f"{task.root}/index/{note.name}") for note in position.notes}
+    # A node names a file no more before it removes it.
+    known = _believed(task) if None in lengths.values() else position
+    still = {note.name for note in known.notes} if known is not None else set()
     for note in position.notes:
-        if note.name not in there:
-            yield Flaw("keyindex.missing", _shown(task, note.name), note.first_index, 0, note.file_bytes, "the file is missing")
-            continue
-        size = size_of(f"{task.root}/index/{note.name}")
-        if size != note.file_bytes:
+        found = lengths[note.name]
+        if found is None:
+            if note.name in still:
+                yield Flaw("keyindex.missing", _shown(task, note.name), note.first_index, 0, note.file_bytes, "the file is missing")
+        elif found.size != note.file_bytes:
             # No byte of such a file counts.
-            bounds = 0, max(size, note.file_bytes)
-            yield Flaw("file.length", _shown(task, note.name), note.first_index, *bounds, f"{size} bytes instead of {note.file_bytes}")
+            bounds = 0, max(found.size, note.file_bytes)
+            proof = f"{found.size} bytes instead of {note.file_bytes}"
+            yield Flaw("file.length", _shown(task, note.name), note.first_index, *bounds, proof)
     if clean:
         for folder in ("index", "state/bloom"):
             for name in names_in(f"{task.root}/{folder}"):
@@ -369,14 +375,13 @@ class KeyFileCheck:
 
     def _check_filter(self) -> None:
         """Check the filter of a full file; the node rebuilds a missing one."""
-        path = f"{self.task.root}/state/bloom/{self.note.name}"
-        if not exists(path):
-            return
         shown = f"{self.task.group}/state/bloom/{self.note.name}"
         try:
-            has = read_whole(path)
+            has = read_if_there(f"{self.task.root}/state/bloom/{self.note.name}")
         except OSError as error:
             self.flaws.append(Flaw("file.read", shown, None, 0, 0, f"{error.strerror}"))
+            return
+        if has is None:
             return
         wants = filter_bytes(self.bits, self.note.count)
         if has != wants:
@@ -388,9 +393,7 @@ class KeyFileCheck:
 
 def _log_files(task: LogFile) -> list[LogFile]:
     """The log files of the task's replica."""
-    size = task.data_file_bytes
-    names = [name for base, name in numbered_files(f"{task.root}/{task.log_folder}/data") if base % size == 0 and base >= task.begin_pos]
-    return [replace(task, name=name) for name in names]
+    return [file for file in task.log_so_far(task.begin_pos) if file.base % task.data_file_bytes == 0]
 
 
 # --------------------------------------------------------------------------------------------------------------- filters

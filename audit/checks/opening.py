@@ -18,6 +18,7 @@ from ledgermq.audit.reading.decode import (
     MARK,
     PAGE,
     SLOT_FILE_BYTES,
+    SNAPSHOTS_AS_READ,
     crc,
     current,
     log_checkpoint,
@@ -45,22 +46,36 @@ def find_replicas(directory: str) -> list[Replica]:
         root = f"{absolute(directory)}/{name}"
         logs = [entry for entry in names_in(root) if entry.startswith("dledger-")]
         if logs or exists(f"{root}/identity.json"):
-            replicas.append(_open(directory, root, name, logs))
+            replica = _open(directory, root, name, logs, running=False)
+            _read_promises(replica)
+            replica.fingerprint = fingerprint(replica)
+            replicas.append(replica)
     if replicas:
         _check_node(directory, replicas)
     return replicas
 
 
-def open_running(directory: str, group: str, point: Point) -> Replica:
-    """A replica of a running node, up to the point that its node described. Raises OSError."""
+def open_running(directory: str, group: str) -> Replica:
+    """A replica of a running node, before its limit is known: call it before the marker is appended, and `limit` behind that. Raises
+    OSError."""
     root = f"{directory}/{group}"
-    replica = _open(directory, root, group, [entry for entry in names_in(root) if entry.startswith("dledger-")], point)
+    replica = _open(directory, root, group, [entry for entry in names_in(root) if entry.startswith("dledger-")], running=True)
     _check_node(directory, [replica])
     return replica
 
 
-def _open(directory: str, root: str, group: str, logs: list[str], point: Point | None = None) -> Replica:
-    replica = Replica(directory, root, group, "", "", point=point)
+def limit(replica: Replica, point: Point) -> None:
+    """Limit the check of a running replica to the point that its node described, and read what the node must have noted before it wrote
+    the entries up to there. Raises OSError."""
+    replica.point = point
+    if replica.commit is not None:
+        # A replica that lags may know of commits that it has not applied.
+        replica.commit = min(replica.commit, point.index)
+    _read_promises(replica)
+
+
+def _open(directory: str, root: str, group: str, logs: list[str], *, running: bool) -> Replica:
+    replica = Replica(directory, root, group, "", "")
     replica.identity = _json(replica, f"{root}/identity.json", "identity.json", "identity.json", "identity.missing", [IDENTITY_KEYS])
     if replica.identity is not None:
         replica.name, replica.log_id = str(replica.identity["replica"]), str(replica.identity["log_id"])
@@ -74,22 +89,19 @@ def _open(directory: str, root: str, group: str, logs: list[str], point: Point |
         replica.flaw("identity.agree", "identity.json", f"it belongs to replica {replica.name}, the log folder is {replica.log_folder}")
     # Whatever the identity says, the log belongs to the node in the name of its folder.
     replica.name = replica.log_folder.removeprefix("dledger-")
-    if point is None and exists(f"{directory}/{MANIFEST}"):
+    if not running and exists(f"{directory}/{MANIFEST}"):
         replica.name += SUFFIX
-    # Everything before the point is committed, so it must exist.
-    replica.clean = point is not None or not exists(f"{root}/abort")
+    # Everything before the point of a running replica is committed, so it must exist.
+    replica.clean = running or not exists(f"{root}/abort")
     if replica.identity is None:
         lengths = Counter(size_of(f"{replica.log}/data/{name}") for _, name in numbered_files(f"{replica.log}/data"))
         replica.sizes = (max(lengths, key=lengths.__getitem__, default=0), INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
     _read_small_files(replica)
-    replica.fingerprint = fingerprint(replica)
     return replica
 
 
 def fingerprint(replica: Replica) -> tuple[object, ...]:
-    """Values that change whenever a node works on the directory, to notice that during the audit. Empty for a running replica."""
-    if replica.point is not None:
-        return ()
+    """Values that change whenever a node works on the directory, to notice that during the audit."""
     names = [f"{replica.log}/{name}" for name in ("syncedmark", "hardstate", "checkpoint", "begin")]
     names += [f"{replica.log}/data/{name}" for _, name in numbered_files(f"{replica.log}/data")]
     return tuple(stat_of(name) for name in names)
@@ -158,13 +170,20 @@ def _check_node(directory: str, replicas: list[Replica]) -> None:
                 replica.flaws.append(Flaw("identity.agree", "node.json", None, 0, 0, proof))
 
 
-def _read_small_files(replica: Replica) -> None:
+def _read_promises(replica: Replica) -> None:
+    """What a node notes before, and not after, it relies on entries: the synced mark and the hard state. In a running replica the mark may
+    be ahead of the point, and its term only grows."""
     folder = replica.log_folder
     for number, (log_id, _, term, index, end_pos, chain) in enumerate(_slots(replica, f"{folder}/syncedmark", MARK, "mark")):
         if replica.point is None or index <= replica.point.index:
             mark = Mark(term, index, end_pos, chain, log_id.decode("ascii", "replace"))
             replica.mark, replica.older_mark = (mark, None) if number == 0 else (replica.mark, mark)
     replica.hard_term = next((term for term, *_ in _slots(replica, f"{folder}/hardstate", HARD_STATE, "hardstate")), None)
+
+
+def _read_small_files(replica: Replica) -> None:
+    """What a node notes of entries that it has applied."""
+    folder = replica.log_folder
     raw = _read(replica, f"{replica.log}/checkpoint", f"{folder}/checkpoint")
     if raw is not None:
         hints = log_checkpoint(raw)
@@ -172,8 +191,6 @@ def _read_small_files(replica: Replica) -> None:
             replica.flaw("checkpoint.text", f"{folder}/checkpoint", "not endIndex and committedIndex", 0, len(raw))
         else:
             replica.end_hint, replica.commit = hints
-            if replica.point is not None:
-                replica.commit = min(replica.commit, replica.point.index)
     begin = _json(replica, f"{replica.log}/begin", "begin.json", f"{folder}/begin", None, [{"v", "log_id", *KEYS}], _is_begin)
     if begin is not None:
         replica.begin = Begin(*(begin[key] for key in KEYS))
@@ -181,12 +198,10 @@ def _read_small_files(replica: Replica) -> None:
             replica.flaw("identity.agree", f"{folder}/begin", f"it belongs to log {begin['log_id']}, the replica to {replica.log_id}")
         if replica.begin.chain is not None and not replica.begin.index:
             _check_seed(replica, f"{folder}/begin", replica.begin.chain)
-    names = ("state/snapshot", "state/snapshot.previous")
-    found = ((name, _json(replica, f"{replica.root}/{name}", "snapshot.json", name, None)) for name in names)
-    replica.snapshots = {name: value for name, value in found if value is not None}
-    whole = [*replica.snapshots.values()]
-    replica.upgraded = len({str(value.get("v")) for value in whole}) > 1
-    replica.snapshot = next((value for value in whole if _is_within(replica, value)), whole[0] if whole else None)
+    found = {name: _json(replica, f"{replica.root}/{name}", "snapshot.json", name, None) for name in SNAPSHOTS_AS_READ}
+    replica.snapshots = {name: value for name, value in reversed(found.items()) if value is not None}
+    replica.upgraded = len({str(value.get("v")) for value in replica.snapshots.values()}) > 1
+    replica.snapshot = next(iter(replica.snapshots.values()), None)
     if begin is None:
         _find_begin(replica, f"{folder}/begin")
     elif replica.begin.index:
@@ -211,12 +226,6 @@ def _is_begin(value: dict[str, Any]) -> bool:
 
 def _is_peers(value: dict[str, Any]) -> bool:
     return isinstance(value["peers"], dict)
-
-
-def _is_within(replica: Replica, snapshot: dict[str, Any]) -> bool:
-    """Whether a snapshot is of an entry that is checked."""
-    applied = snapshot.get("applied_index")
-    return replica.point is None or (isinstance(applied, int) and applied <= replica.point.index)
 
 
 def _check_begin(replica: Replica, path: str) -> None:

@@ -219,8 +219,6 @@ class Replica:
 
     @property
     def applied(self) -> int | None:
-        """The applied index of its snapshot, limited to the checked part of the log."""
+        """The applied index of its snapshot."""
         applied = self.snapshot.get("applied_index") if self.snapshot is not None else None
-        if not isinstance(applied, int):
-            return None
-        return applied if self.point is None else min(applied, self.point.index)
+        return applied if isinstance(applied, int) else None

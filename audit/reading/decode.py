@@ -285,6 +285,12 @@ def _compact(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+SNAPSHOT, OLDER_SNAPSHOT = "state/snapshot", "state/snapshot.previous"
+SNAPSHOTS_AS_READ = OLDER_SNAPSHOT, SNAPSHOT
+"""The order in which the two generations are read. A node may replace both meanwhile: read so, the older one is never ahead of the
+other."""
+
+
 def log_checkpoint(raw: bytes) -> tuple[int, int] | None:
     """(endIndex, committedIndex); None if the text has any other form."""
     found = LOG_CHECKPOINT.fullmatch(raw)

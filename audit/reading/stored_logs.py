@@ -6,20 +6,22 @@ Decoded independently of the nodes. A damaged description is named and left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ledgermq.audit.reading.decode import sealed_json
 from ledgermq.audit.reading.node_paths import STORE
-from ledgermq.audit.reading.objects import listing, read_object
+from ledgermq.audit.reading.objects import StoreLost, access, listing, read_object
 from ledgermq.audit.reading.walk import LogFile
 
 NAME = "store"
 """What reports and tables call the copy of a log in the store, where they name a replica."""
 SIZES = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
 NUMBERS = ("base", "size", "first", "last", "end", "term", "chain", "last_term", "last_chain", "last_store_ms")
+LISTINGS = 5
+"""How often a store that changes meanwhile is listed again."""
 AT_ONCE = 16
 """Requests for descriptions under way."""
 _FILE = re.compile(r"(\d{20})(?:-([0-9a-f]{64}))?\.(json|log|former)")
@@ -137,6 +139,29 @@ class StoredLog:
 
 def find_logs() -> list[StoredLog]:
     """Every log of the store that this process uses, with its descriptions. Raises StoreLost."""
+    for _ in range(LISTINGS):
+        try:
+            return _listed()
+        except FileNotFoundError:
+            # Total retention, or a new begin, removed an object that was listed: the next listing tells what took its place.
+            continue
+    raise StoreLost(f"{access().place} changed whenever it was listed; audit again")
+
+
+def forget_removed(logs: Sequence[StoredLog]) -> None:
+    """Leave out of logs that were listed before what has been removed since, as the store tells it now: by total retention, which notes the
+    begin first, or otherwise. What has been added does not count. Raises StoreLost."""
+    present = {(log.group, log.log_id): log for log in find_logs()}
+    for log in logs:
+        now = present.get((log.group, log.log_id), StoredLog(log.group, log.log_id, {}))
+        moves = {key: size for key, size in now.objects.items() if _MOVED.fullmatch(key.removeprefix(f"{log.folder}/"))}
+        log.objects = {key: size for key, size in log.objects.items() if key in now.objects} | moves
+        log.moved = now.moved
+        log.files = [file for file in log.files if log.moved is None or file.base >= log.begin]
+
+
+def _listed() -> list[StoredLog]:
+    """Raises FileNotFoundError, StoreLost."""
     folders: dict[tuple[str, str], dict[str, int]] = {}
     for key, size in sorted(listing().items()):
         parts = key.split("/")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +27,7 @@ from ledgermq.audit.reading.decode import (
     crc,
     find_stain,
     gather,
+    numbered_files,
     read_space,
 )
 from ledgermq.audit.reading.files import AnyFile
@@ -76,6 +77,12 @@ class LogFile:
     def limit(self, length: int) -> int:
         """How many bytes of this file, which has `length` bytes, are checked."""
         return length if self.end_pos is None else min(length, max(self.end_pos - self.base, 0))
+
+    def log_so_far(self, begin_pos: int) -> list[LogFile]:
+        """All files of this log, from a position on, as far as they have been written, also behind the part that is checked: whatever was
+        read of a running replica before this call speaks of entries that are in them."""
+        files = numbered_files(f"{self.root}/{self.log_folder}/data")
+        return [replace(self, name=name, end_pos=None) for base, name in files if base >= begin_pos]
 
     @property
     def base(self) -> int:
@@ -130,8 +137,9 @@ class Walk:
     """The index of the next entry, as far as the headers tell."""
 
     def pieces(self, window_bytes: int = WINDOW_BYTES, start: int = 0, take: Take | None = None) -> Iterator[Piece]:
-        """Walk from byte `start` on, where an entry must start. No piece is yielded for a window that `take` takes."""
-        joined, size = False, window_bytes
+        """Walk from byte `start` on, where an entry must start; behind the checked part there is none. No piece is yielded for a window
+        that `take` takes."""
+        joined, size, start = False, window_bytes, min(start, self.length)
         while True:
             window = self.file.pread(min(size, self.length - start), start)
             taken = None if take is None else take(window, start, joined)

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ledgermq.audit.checks.opening import open_running
+from ledgermq.audit.checks.opening import limit, open_running
 from ledgermq.audit.checks.replica import Point, Replica
 from ledgermq.audit.reading import remote
 from ledgermq.audit.reading.node_paths import authorities_of, node_path
@@ -57,7 +57,7 @@ def running_replicas(endpoints: str, access: remote.Access, wanted: Wanted) -> l
     remote.use(access)
     with access.connect(endpoints) as connection:
         cluster = RunningCluster(connection, WITHIN_S)
-        found = cluster.open()
+        found = cluster.mark(cluster.open())
     for group, names in cluster.lost.items():
         for name, why in names.items():
             if wanted.has_replica(name, group):
@@ -139,8 +139,8 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             wanted = everything.bounded(INDEX, Span(first, min(last, begin - 1)))
             found += [_stretch(share, wanted) for share in self._stored(first, group, told, wanted)]
         if last >= begin:
-            here = Point(told.end.index, told.end.end_pos, told.end.term, told.end.chain)
-            replica = open_running(node_path(authority), group, here)
+            replica = open_running(node_path(authority), group)
+            limit(replica, Point(told.end.index, told.end.end_pos, told.end.term, told.end.chain))
             wanted = everything.bounded(INDEX, Span(max(first, begin), last))
             found += [_stretch(share, wanted) for share in EntriesView().shares(replica, wanted)]
         return found

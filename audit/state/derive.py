@@ -15,7 +15,7 @@ from typing import Any
 
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.begin import WHOLE, Begin, read_begin
-from ledgermq.audit.reading.decode import numbered_files, read_sealed_json
+from ledgermq.audit.reading.decode import OLDER_SNAPSHOT, SNAPSHOT, SNAPSHOTS_AS_READ, numbered_files, read_sealed_json
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.state.compare import NOTHING, Difference, differences, place
 from ledgermq.audit.state.delivery import Delivery
@@ -31,7 +31,7 @@ from ledgermq.audit.state.timers import Timers
 from ledgermq.audit.state.topics import Topics
 from ledgermq.audit.state.transactions import Transactions
 
-FILES = NEWEST, OLDER = "state/snapshot", "state/snapshot.previous"
+NEWEST, OLDER = SNAPSHOT, OLDER_SNAPSHOT
 VERSIONS = {1: 6, 2: 7, 3: 8}
 """Feature level → the version of its snapshots (docs/format.md §11). Only these can be derived."""
 READ = (2, 3, 4, 5, *VERSIONS.values())
@@ -243,8 +243,8 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
     found = []
     newer = None
     why = "there is no snapshot to compare with"
-    for file in FILES:
-        value = read_sealed_json(f"{task.root}/{file}")
+    read = {file: read_sealed_json(f"{task.root}/{file}") for file in SNAPSHOTS_AS_READ}
+    for file, value in reversed(read.items()):
         if value is None:
             continue
         if value.get("v") not in READ:

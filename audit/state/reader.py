@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +26,6 @@ from ledgermq.audit.reading.decode import (
     RECORD_V2,
     U8,
     crc,
-    numbered_files,
     tags_code,
 )
 from ledgermq.audit.reading.files import open_file
@@ -207,23 +206,21 @@ class Stretch:
 
 
 def read_stretches(task: LogFile, begin: Begin, stops: Sequence[int]) -> Iterator[Stretch]:
-    """The log from its begin up to the highest of `stops` (indexes; each is the last of a stretch).
+    """The log from its begin up to the highest of `stops` (indexes; each is the last of a stretch), which were known before the call.
 
     Raises Unreadable if the log does not reach that far, BadRecord for an invalid control record, OSError.
     """
     last, following = max(stops), begin.index
-    directory = f"{task.root}/{task.log_folder}/data"
-    for base, name in numbered_files(directory):
-        if base < begin.pos or following > last:
-            continue
-        with open_file(f"{directory}/{name}") as file:
-            walk = Walk(replace(task, name=name), file, file.size)
-            for piece in walk.pieces():
+    for part in task.log_so_far(begin.pos):
+        if following > last:
+            break
+        with open_file(part.path) as file:
+            for piece in Walk(part, file, file.size).pieces():
                 count = min(piece.count, last + 1 - following)
                 if not (piece.rows["index"][:count] == np.arange(following, following + count)).all():
                     raise Unreadable(f"the log has no entry {following}, but later ones")
                 # Bytes behind the last stop may be half-written.
-                yield from _cut(piece, read_messages(base, piece, count), stops)
+                yield from _cut(piece, read_messages(part.base, piece, count), stops)
                 following += count
                 if following > last:
                     return

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from ledgermq.audit import jobs
 from ledgermq.audit.checks.group import GroupResult
-from ledgermq.audit.checks.replica import Replica
 from tests.audit.folding import broken_folds
 
 
 @pytest.fixture(autouse=True)
 def folds_obey_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check each group after all its findings are reported, and before findings are dropped because a node wrote in the meantime."""
-    drop = jobs.drop_what_moved
+    drop, judge = jobs.drop_what_moved, jobs.judge
 
-    def inspect(group: GroupResult, moved: Callable[[Replica], str | None]) -> None:
+    def inspect(group: GroupResult) -> None:
         assert not (broken := broken_folds(group)), broken
-        drop(group, moved)
+        drop(group)
+
+    def judge_inspected(groups: list[GroupResult], *more: Any) -> jobs.Audit:
+        for group in groups:
+            running = any(one.point is not None for one in group.replicas)
+            assert not running or not (broken := broken_folds(group)), broken
+        return judge(groups, *more)
 
     monkeypatch.setattr(jobs, "drop_what_moved", inspect)
+    monkeypatch.setattr(jobs, "judge", judge_inspected)

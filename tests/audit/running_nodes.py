@@ -122,6 +122,7 @@ class FakeNode:
 
     def do_Mark(self, request: Any) -> Any:
         assert request.id.startswith("audit-")
+        self.cluster.when_marked()
         return audit_pb2.MarkResponse(status=OK, point=self._point(self.cluster.marker))
 
     def do_Describe(self, request: Any) -> Any:
@@ -178,6 +179,7 @@ class FakeCluster:
     now_s: float = 0.0
     group: str = "g1"
     cluster_id: str = CLUSTER
+    when_marked: Callable[[], None] = lambda: None
 
     @classmethod
     def of(cls, writers: list[Writer], marker: int) -> FakeCluster:

@@ -686,6 +686,21 @@ def test_index_units_behind_the_end_of_the_log(tmp_path: Path, files_of: int) ->
         assert flaw.measures == (((name(0), 900, 950),) if lost else ()), (told, clean, known)
 
 
+def test_index_files_behind_the_checked_part_of_a_running_replica_are_ignored(tmp_path: Path) -> None:
+    """Its node makes them. A flaw of a file that has units of checked entries counts, and so does a file that is missing among them."""
+    for number, point in enumerate((None, Point(2, 900, 1, 0))):
+        one = replica(tmp_path / str(number), reports=[last(0, 0, 2)], point=point)
+        one.sizes = SIZE, 64, 40
+        shown = [f"g1/{INDEX}/{base:020d}" for base in (0, 64, 96, 128)]
+        flawed = [Flaw("file.length", file, None, 0, 64, "") for file in shown]
+        written(tmp_path / str(number), INDEX, 64, bytes(192), one)
+        one.tails = [TailReport(INDEX, 0, f"{0:020d}", flawed, gaps=[(32, 64), (96, 128)])]
+        check_queues(one)
+        assert [flaw.file for flaw in flaws(one, "file.length")] == (shown if point is None else shown[:2])
+        assert places(one, "file.missing") == [("file.missing", f"g1/{INDEX}/{32:020d}", 0, 32)]
+        assert len(flaws(one, "file.name")) == (point is None)
+
+
 def test_a_unit_at_the_end_of_a_sector_is_whole(tmp_path: Path) -> None:
     for kind in ("right", "other"):
         one = replica(tmp_path / kind, reports=[last(0, 0, 14)], clean=False)

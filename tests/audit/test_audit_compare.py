@@ -420,8 +420,7 @@ class Logs:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.histories: dict[str, str] = {}
         monkeypatch.setattr(evidence, "header_at", self._header_at)
-        for module in (after_scan, evidence):
-            monkeypatch.setattr(module, "size_of", lambda path: 4096)
+        monkeypatch.setattr(after_scan, "size_of", lambda path: 4096)
         monkeypatch.setattr(histories, "read_table", self._read_table)
 
     def replica(self, name: str, history: str, voters: Sequence[str] = NAMES, **fields: Any) -> Replica:
@@ -600,7 +599,7 @@ def test_what_counts_as_recorded_as_committed(logs: Logs) -> None:
         fields: dict[str, Any] = {"commit": commit, "snapshot": {"applied_index": applied}}
         fields["point"] = None if at is None else Point(at, SIZE * at + 90, 1, word("aaa"[: at + 1]))
         fields["mark"] = None if marked is None else Mark(1, marked, SIZE * marked + 90, word("aaa"[: marked + 1]), "l")
-        told = [index for index in (commit, applied if at is None or applied is None else min(applied, at)) if index is not None]
+        told = [index for index in (commit, applied) if index is not None]
         whole = at is None and marked == 2
         claims = [index for index in told if not (whole and index > 2)] + ([] if at is None else [at])
         recorded = max((index for index in claims if index >= 0), default=None)

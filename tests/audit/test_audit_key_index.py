@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgermq.audit.checks import key_index
 from ledgermq.audit.checks.key_index import WHOLE, check_keys, key_looks
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.rules import RULES, Flaw
 from ledgermq.audit.reading import keys
+from ledgermq.audit.reading.files import Stat
+from ledgermq.audit.reading.walk import LogFile
 from ledgermq.proto.key_columns import key_hash
 from tests.audit.damage_cases import flip
 from tests.audit.fuzz.anatomy import anatomies
@@ -103,6 +107,45 @@ def test_what_does_not_count_is_no_finding(node: Path) -> None:
     assert check(node) == []
     flip(path, 40 + 4 * slots + 20 + 5)
     assert [flaw.rule for flaw in check(node)] == ["keyindex.unit"]
+
+
+def running_task(node: Path) -> LogFile:
+    """The task of a running replica whose check ends early in its log."""
+    (replica,) = find_replicas(str(node))
+    return replace(replica.task(WHOLE), end_pos=DATA_BYTES // 2)
+
+
+def test_an_index_that_is_ahead_of_the_marker_is_compared_with_the_log_up_to_itself(node: Path) -> None:
+    """The position of a running node may be behind the part of the log that is checked otherwise. A wrong unit there is still wrong."""
+    task = running_task(node)
+    names = key_looks(task)
+    assert [flaw for name in names for flaw in check_keys(replace(task, name=name))] == []
+    value = json.loads((node / "g1" / "state" / "keyindex").read_bytes())
+    name, slots = value["files"][-1][:2]
+    flip(node / "g1" / "index" / name, 40 + 4 * slots + 20 + 5)
+    assert [flaw.rule for name in names for flaw in check_keys(replace(task, name=name))] == ["keyindex.unit"]
+
+
+def test_a_key_file_that_a_running_node_removes_meanwhile_is_not_missing(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node takes it out of the position first. One that the position still names is missing."""
+    task = running_task(node)
+    path = node / "g1" / "state" / "keyindex"
+    value = json.loads(path.read_bytes())
+    del value["crc32c"]
+    gone = value["files"][0][0]
+    stat = key_index.stat_of
+
+    def trimmed(asked: str) -> Stat | None:
+        path.write_bytes(sealed({**value, "files": value["files"][1:]}))
+        (node / "g1" / "index" / gone).unlink(missing_ok=True)
+        return stat(asked)
+
+    monkeypatch.setattr(key_index, "stat_of", trimmed)
+    assert check_keys(task) == []
+    path.write_bytes(sealed(value))
+    monkeypatch.setattr(key_index, "stat_of", stat)
+    assert [flaw.rule for flaw in check_keys(task)] == ["keyindex.missing"]
+    assert check_keys(replace(task, name=gone)) == []
 
 
 def test_a_position_that_lies_is_found(node: Path) -> None:

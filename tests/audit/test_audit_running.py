@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.rules import BIT_ROT, MISSING
 from ledgermq.audit.jobs import audit
-from ledgermq.audit.reading import remote
+from ledgermq.audit.reading import remote, walk
+from ledgermq.audit.reading.entries import read_entries
 from ledgermq.audit.report import as_json, as_text
 from ledgermq.cli import run
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
@@ -152,14 +156,50 @@ def test_a_node_that_says_something_else_than_its_log(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_from_behind_the_marker_is_no_finding(tmp_path: Path) -> None:
-    """The snapshot, synced mark and checkpoint of a running node may be newer than everything that the audit reads."""
+    """The snapshot, synced mark and checkpoints of a running node may be newer than everything that the audit reads."""
     cluster, writers = running(tmp_path)
     last = len(writers[0].entries) - 1
-    writers[0].write_snapshot(last)
-    (writers[1].log / "checkpoint").write_bytes(f"endIndex={last}\ncommittedIndex={last}\n".encode())
-    (writers[2].root / "checkpoint").write_bytes((1 << 50).to_bytes(8, "big") * 3 + bytes(4096 - 24))
+
+    def write() -> None:
+        writers[0].write_snapshot(last)
+        (writers[1].log / "checkpoint").write_bytes(f"endIndex={last}\ncommittedIndex={last}\n".encode())
+        (writers[2].root / "checkpoint").write_bytes((1 << 50).to_bytes(8, "big") * 3 + bytes(4096 - 24))
+
+    cluster.when_marked = write
     result = cluster.audit()
     assert (result.verdict, result.findings) == ("PASS", []), as_text(result)
+
+
+def test_derived_files_that_are_made_behind_the_marker_are_no_finding(tmp_path: Path) -> None:
+    """A node creates a file and then gives it its length, and a listing may miss one before it. One that covers what is checked must have
+    its length."""
+    cluster, writers = running(tmp_path)
+    queue = next(path for path in sorted((writers[0].root / "consumequeue").glob("*/*")) if path.is_dir())
+    for folder, file_bytes in ((queue, writers[0].queue_bytes), (writers[0].log / "index", writers[0].index_bytes)):
+        for number, length in ((100, 0), (101, file_bytes), (103, 7)):
+            (folder / f"{number * file_bytes:020d}").write_bytes(bytes(length))
+    result = cluster.audit()
+    assert (result.verdict, result.findings) == ("PASS", []), as_text(result)
+    first = min(queue.iterdir())
+    first.write_bytes(first.read_bytes() + bytes(1))
+    assert {(f.flaw.rule, f.flaw.file.rpartition("/")[2]) for f in cluster.audit().findings} == {("file.length", first.name)}
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["compiled", "python"])
+def test_no_entry_is_read_from_behind_the_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: bool) -> None:
+    """Whatever place a derived file names: there is nothing to read at the marker and behind it."""
+    if not kernel:
+        monkeypatch.setattr(walk, "KERNEL", None)
+    cluster, writers = running(tmp_path)
+    entries = writers[0].entries
+    (replica,) = find_replicas(str(writers[0].node_dir))
+    last = entries[cluster.marker]
+    base = last.pos - last.pos % writers[0].data_bytes
+    task = replace(replica.task(f"{base:020d}"), end_pos=last.pos + last.size)
+    inside = [entry for entry in entries[: cluster.marker + 1] if entry.pos >= base]
+    assert [index for found in read_entries(task) for index in found.index.tolist()] == [entry.index for entry in inside]
+    for start in (last.pos + last.size - base, last.pos + last.size - base + 1, writers[0].data_bytes):
+        assert list(read_entries(task, start)) == []
 
 
 def test_a_wrong_snapshot_from_before_the_marker_is_one(tmp_path: Path) -> None:
@@ -278,6 +318,40 @@ def test_a_replica_that_was_started_again_does_not_count(tmp_path: Path) -> None
     incomplete(cluster, "n2 was started again, repaired or installed while it was audited", between=restart)
 
 
+def test_a_node_that_was_restarted_before_the_marker_is_named(tmp_path: Path) -> None:
+    """What was read of it before is of another life."""
+    cluster, _ = running(tmp_path)
+
+    def restart() -> None:
+        cluster.nodes["n2"].life = "b-1"
+
+    cluster.when_marked = restart
+    incomplete(cluster, "n2 was started again, repaired or installed while it was audited")
+
+
+def test_a_node_that_begins_a_repair_before_the_marker_is_named(tmp_path: Path) -> None:
+    cluster, _ = running(tmp_path)
+
+    def repair() -> None:
+        cluster.nodes["n2"].state = "repairing"
+
+    cluster.when_marked = repair
+    incomplete(cluster, "n2 was started again, repaired or installed while it was audited (now repairing)")
+
+
+def test_what_a_replica_says_of_one_that_was_replaced_meanwhile_does_not_count(tmp_path: Path) -> None:
+    """A node gets a new directory after it was read, and a peer, read later, has met that. The peer is not blamed for it."""
+    cluster, writers = running(tmp_path)
+    (writers[2].root / "state").mkdir(exist_ok=True)
+    (writers[2].root / "state" / "peers.json").write_bytes(sealed({"peers": {"n2": "another"}}))
+    assert {(f.replica, f.flaw.rule) for f in cluster.audit().findings} == {("n3", "peers.incarnation")}
+
+    def replace_directory() -> None:
+        cluster.nodes["n2"].life = "b-1"
+
+    incomplete(cluster, "n2 was started again", between=replace_directory)
+
+
 def test_a_replica_that_does_not_run_is_named(tmp_path: Path) -> None:
     """Its node answers, and says what it does instead."""
     cluster, _ = running(tmp_path)
@@ -292,6 +366,28 @@ def test_a_replica_that_lags_is_compared_as_far_as_it_is(tmp_path: Path) -> None
     incomplete(cluster, "n3 ends 10 entries before the compared index")
     in_a_body(writers[2], cluster.marker)
     assert [(f.replica, f.flaw.index) for f in cluster.audit().findings] == [("n3", 20)]
+
+
+def test_a_replica_that_catches_up_while_it_is_described_is_read_up_to_the_marker(tmp_path: Path) -> None:
+    """When the marker was waited for in vain, the node is asked for what it has; by then that may be more than the marker, which the other
+    replicas are not read up to."""
+    cluster, _ = running(tmp_path)
+    node, wanted = cluster.nodes["n3"], cluster.nodes["n3"].applied
+    node.applied = cluster.marker - 10
+    asked: list[int | None] = []
+    real = type(node).do_Describe
+
+    def told(self: object, request: Any) -> object:
+        answer = real(self, request)  # type: ignore[arg-type]
+        asked.append(request.index if request.HasField("index") else None)
+        if asked[-1] == cluster.marker:
+            node.applied = wanted
+        return answer
+
+    node.do_Describe = told.__get__(node)  # type: ignore[method-assign]
+    result = cluster.audit()
+    assert (result.verdict, result.compared, result.reasons) == ("PASS", cluster.marker, []), as_text(result)
+    assert asked == [None, cluster.marker, None, cluster.marker, None]
 
 
 def test_replicas_that_lag_are_no_loss(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 from ledgermq.client.native.sync_producer import Producer
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import create_group, create_topic, leader, running, target
-from tests.e2e.command_line import CommandLine, Outcome
+from tests.e2e.command_line import LEDGERMQ, CommandLine, Outcome, environment
 
 pytestmark = pytest.mark.slow
 
@@ -23,16 +24,17 @@ BUSY = {"retention": {"hours": 72, "max_bytes": "1MiB", "check_ms": 200, "reserv
 
 
 @contextmanager
-def load(endpoints: str) -> Iterator[None]:
-    """A client that sends all the time, and a client that reads and commits."""
+def load(endpoints: str, *, pace_s: float = PACE_S, at_once: int = 1) -> Iterator[None]:
+    """A client that sends all the time, so many batches at once, and a client that reads and commits."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
     def send() -> None:
         try:
             with Producer(endpoints, "t", timeout_s=60) as producer:
-                while not stop.wait(PACE_S):
-                    producer.send_batch([b"x" * 700] * 40, keys=[["k"]] * 40).result()
+                while not stop.wait(pace_s):
+                    for sent in [producer.send_batch([b"x" * 700] * 40, keys=[["k"]] * 40) for _ in range(at_once)]:
+                        sent.result()
         except BaseException as error:
             failures.append(error)
 
@@ -83,6 +85,47 @@ def test_a_busy_cluster_passes_and_a_missing_node_is_said(tmp_path: Path) -> Non
         assert audit(target(cluster, "n3")).status == 0
     rest = cli.run("audit", "--engine", "local", *(cluster.data(node) for node in cluster.nodes), timeout_s=300)
     assert rest.status == 0, rest.out + rest.err
+
+
+@contextmanager
+def leaders_change(cluster: LocalCluster) -> Iterator[None]:
+    """Leadership goes round."""
+    stop = threading.Event()
+
+    def change() -> None:
+        cli, names = CommandLine.of(cluster), list(cluster.nodes)
+        while not stop.wait(1.0):
+            # Refused while the former change is not complete.
+            cli.run("transfer", "g1", "--to", next(name for name in names if name != leader(cluster)), "--timeout", "20s")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("pure", ["0", "1"], ids=["compiled", "python"])
+def test_audits_pass_under_full_load(tmp_path: Path, pure: str) -> None:
+    """As fast as the nodes take it: every few moments a file begins, is sealed and goes, both snapshots are replaced for that, the key
+    index moves on, and another node leads."""
+    with running(tmp_path, log_file_bytes=FILE_BYTES, extra=BUSY) as cluster:
+        create_topic(cluster, "t")
+        create_group(cluster, "g")
+        endpoints = all_of(cluster)
+        command = [*LEDGERMQ, "audit", "--endpoints", endpoints, "--engine", "local", "--timeout", "30s"]
+        environ = {**environment(endpoints), "LEDGERMQ_PURE": pure}
+        with load(endpoints, pace_s=0.0, at_once=6), leaders_change(cluster):
+            for number in range(3):
+                more = ["--deep"] if number % 2 else []
+                ran = subprocess.run([*command, *more], env=environ, capture_output=True, text=True, timeout=800, check=False)
+                assert ran.returncode == 0 and ran.stdout.splitlines()[-1] == "audit: PASS", ran.stdout + ran.stderr
+                by_python = any("python" in line for line in ran.stdout.splitlines() if "scan" in line)
+                assert by_python == (pure == "1"), ran.stdout
 
 
 @pytest.mark.verify

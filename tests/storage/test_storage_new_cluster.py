@@ -116,8 +116,8 @@ def test_the_log_goes_on_under_a_new_id_and_the_old_replicas_are_refused(tmp_pat
 
 
 def test_a_recovered_directory_passes_the_audit_on_its_own(tmp_path: Path) -> None:
-    """There is one voter and no replica to compare it with. The chain begins where the record says; without the record, the audit cannot
-    explain the beginning."""
+    """There is one voter then, and no replica to compare it with. The chain begins where the record says; without the record, the audit
+    cannot explain the beginning."""
     disk, directory = RealDisk(), str(tmp_path / "n1")
     filled(disk, f"{directory}/g1", queued=True)
     write_node(disk, directory, NodeIdentity(CLUSTER, "n1", CREATED))
@@ -126,7 +126,8 @@ def test_a_recovered_directory_passes_the_audit_on_its_own(tmp_path: Path) -> No
     recover(disk, f"{directory}/g1")
     result = audit([directory], deep=True)
     assert (result.findings, set(result.replica_verdicts.values())) == ([], {"PASS"})
-    assert result.reasons == ["group g1: only one replica was given, so there was nothing to compare it with"]
+    assert (result.verdict, result.reasons) == ("PASS", [])
+    assert "group g1: its only replica was checked by itself, because there is no other to compare it with" in result.notes
     (tmp_path / "n1/g1/recovery.json").unlink()
     assert [finding.flaw.rule for finding in audit([directory]).findings] == ["identity.agree"]
 

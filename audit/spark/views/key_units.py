@@ -43,8 +43,11 @@ class KeyView:
             if note.name in share.names:
                 with open_key_file(task.root, note.name) as file:
                     for numbers, units in read_key_units(file, note):
+                        pos = units["pos"].astype(np.int64)
                         ms = note.begin_ms + units["seconds"].astype(np.int64) * SECOND_MS
-                        rows = np.flatnonzero(wanted.span(POS).holds(units["pos"].astype(np.int64)) & wanted.span(MS).holds(ms))
+                        flags = wanted.span(POS).holds(pos) & wanted.span(MS).holds(ms)
+                        # The table of a running replica ends at its marker.
+                        rows = np.flatnonzero(flags if task.end_pos is None else flags & (pos < task.end_pos))
                         if len(rows):
                             yield self._batch(share, note, numbers[rows], units[rows], ms[rows])
 

@@ -1,0 +1,211 @@
+"""An audit as a client of a simulated cluster: its calls are answered by the simulated nodes, and between them the cluster goes on.
+
+It needs of a node's process its log, its machine, its consume queues and its pins, and of a medium its files. A simulated node has no
+thread that indexes keys; `Indexing` does that thread's work with the product's own index, in small files.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ledgermq.audit.jobs import Audit, audit_running
+from ledgermq.audit.reading.node_paths import NodeLost
+from ledgermq.audit.running import RunningCluster
+from ledgermq.node.broker.calls.operator_calls import Mark, Marked
+from ledgermq.proto.control import AuditRecord
+from ledgermq.sim.clients import Answer
+from ledgermq.sim.cluster import SECOND, Station
+from ledgermq.sim.node import CLUSTER_ID, CREATED_MS, Life
+from ledgermq.sim.world import World
+from ledgermq.storage import sealed_json
+from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.log_reader import Limits, LogReader
+from tests.audit.served import NODE_FILE, Here, Point, Served, connected
+
+KEY_SLOTS, KEY_UNITS = 16, 32
+"""Small, so that key files are filled and removed."""
+STEP_BYTES = 8 << 10
+MARK_NS = 20 * SECOND
+"""The limit for a marker, and for a replica to reach it."""
+
+
+class Indexing:
+    """The work of one process's indexing thread."""
+
+    def __init__(self, life: Life, root: str, log_id: str, data_file_bytes: int, index_file_bytes: int) -> None:
+        self.life = life
+        self.index = KeyIndex(life.disk, root, log_id, slots=KEY_SLOTS, units=KEY_UNITS)
+        self._reader = LogReader(life.disk, life.store.log_directory, data_file_bytes, index_file_bytes)
+        self.index.start(life.begin_index, life.end_index, life.log.chain_at)
+        assert self.index.load(iter(lambda: None, 0))
+
+    def advance(self, *, trims: bool = True) -> None:
+        """Index what is applied and durable by now, note it, and remove what only trimmed entries need."""
+        life = self.life
+        end = min(life.machine.applied_index, life.replica.durable_index) + 1
+        self.index.skip_to(life.begin_index)
+        self._reader.limits = Limits(life.begin_index, end, life.log.end_pos, life.log.begin_pos)
+        while self.index.next_index < end:
+            entries = self._reader.read(self.index.next_index, STEP_BYTES)
+            assert entries is not None, f"entry {self.index.next_index} is gone"
+            self.index.append(entries)
+        if self.index.dirty:
+            self.index.sync()
+        if trims:
+            self.index.trim(life.log.begin_pos)
+
+
+@dataclass
+class SimulatedNode(Served):
+    """What a simulated node answers."""
+
+    name: str
+    group: str
+    world: World
+    pins: int = 0
+
+    @property
+    def station(self) -> Station:
+        return self.world.stations[self.name]
+
+    @property
+    def _life(self) -> Life:
+        life = self.station.life
+        assert life is not None
+        return life
+
+    @property
+    def up(self) -> bool:
+        return self.station.life is not None and self.world.now >= self.station.paused_until
+
+    @property
+    def life(self) -> str:
+        return f"{self.name}-{self.station.lives}"
+
+    @property
+    def applied(self) -> int:
+        # Units of consume queues are written from the durable log only.
+        return min(self._life.machine.applied_index, self._life.replica.durable_index)
+
+    def reaches(self, index: int) -> bool:
+        pass_time(self.world, lambda: not self.up or self.applied >= index, self.world.now + MARK_NS)
+        if not self.up:
+            raise NodeLost(self.name, f"{self.name} went away")
+        return self.applied >= index
+
+    def begin(self) -> Point:
+        log = self._life.log
+        before = log.begin_index - 1
+        return before, log.begin_pos, log.term_at(before), log.chain_at(before)
+
+    def point(self, index: int) -> Point:
+        life = self._life
+        if index < life.begin_index:
+            return self.begin()
+        found = life.log.read(index, 1)
+        end_pos = found.pos + len(found.data)
+        while not life.store.queues.write_below(end_pos):
+            continue
+        return index, end_pos, found.term, found.last_chain
+
+    def names(self) -> Iterable[str]:
+        files = self.station.medium.disk.files()
+        return [NODE_FILE, *(path.removeprefix(f"/{self.name}/") for path in files)]
+
+    def content(self, path: str) -> bytes | None:
+        if path == NODE_FILE:
+            return sealed_json.encode({"cluster_id": CLUSTER_ID, "created_ms": CREATED_MS, "format_version": 1, "node": self.name})
+        disk = self.station.medium.disk
+        try:
+            return disk.read_file(f"/{self.name}/{path}")
+        except FileNotFoundError:
+            return None
+
+    def take_pin(self) -> str:
+        self.pins += 1
+        pin, life = f"{self.life}-{self.pins}", self._life
+        life.keeper.pins.take(pin, life.log.begin_pos, "an audit", 3_600_000, self.world.now)
+        return pin
+
+    def renew_pin(self, pin: str) -> bool:
+        return self._life.keeper.pins.renew(pin, 3_600_000, self.world.now)
+
+    def drop_pin(self, pin: str) -> bool:
+        return self._life.keeper.pins.drop(pin)
+
+
+def pass_time(world: World, enough: Callable[[], bool], until_ns: int) -> None:
+    """Run the cluster, within one of its own events, until something is so, but not longer than this."""
+    while not enough() and world.now < until_ns:
+        world._one_event()
+
+
+@dataclass
+class Auditing:
+    """Audits of a simulated cluster."""
+
+    world: World
+    chance: random.Random
+    events_a_call: int
+    results: list[Audit] = field(default_factory=list)
+    indexes: dict[str, Indexing] = field(default_factory=dict)
+
+    def begin(self, after_ns: int, gap_ns: int, times: int) -> None:
+        """Audit for the first time after this time, and so often with these gaps."""
+        self.world.after(after_ns, self._work, gap_ns, times)
+
+    def _work(self, gap_ns: int, times: int) -> None:
+        if times and not self.world.healed:
+            self.results.append(self.audit())
+            self.world.after(gap_ns, self._work, gap_ns, times - 1)
+
+    def audit(self) -> Audit:
+        world = self.world
+        nodes = {f"127.0.0.1:{9000 + at}": SimulatedNode(name, world.settings.group, world) for at, name in enumerate(world.names)}
+        here = Here(nodes, world.settings.group, self._mark, lambda number, method: self.go_on())
+        self.index()
+        with connected(here) as connection:
+            return audit_running(RunningCluster(connection, 5.0, lambda: world.now / SECOND))  # type: ignore[arg-type]
+
+    def go_on(self) -> None:
+        """The cluster goes on for some events; then keys may be indexed."""
+        for _ in range(self.chance.randrange(2 * self.events_a_call + 1)):
+            self.world._one_event()
+        if self.chance.random() < 0.3:
+            self.index()
+
+    def index(self, *, trims: bool = True) -> None:
+        """Every indexing thread does what there is to do."""
+        for name, station in self.world.stations.items():
+            life = station.life
+            if life is None or self.world.now < station.paused_until:
+                continue
+            if name not in self.indexes or self.indexes[name].life is not life:
+                medium = station.medium
+                sizes = medium.identity.data_file_bytes, medium.identity.index_file_bytes
+                self.indexes[name] = Indexing(life, medium.root, medium.identity.log_id, *sizes)
+            self.indexes[name].advance(trims=trims)
+
+    def _mark(self, name: str) -> Point:
+        """Append a marker at whichever node leads."""
+        world, answers = self.world, list[Answer]()
+        until = world.now + MARK_NS
+        while world.now < until:
+            answers.clear()
+            for node in world.names:
+                world.ask(node, lambda token: Mark(token, AuditRecord(name)), answers.append)
+            pass_time(world, lambda: any(isinstance(answer, Marked) for answer in answers), world.now + SECOND)
+            index = next((answer.index for answer in answers if isinstance(answer, Marked)), None)
+            for life in [station.life for station in world.stations.values()] if index is not None else []:
+                if life is not None and life.machine.applied_index >= index:
+                    found = life.log.read(index, 1)
+                    return index, found.pos + len(found.data), found.term, found.last_chain
+        raise AssertionError("nobody appends the marker")
+
+
+def reasons(result: Audit) -> str:
+    """For the message of a failed test."""
+    return json.dumps({"verdict": result.verdict, "reasons": result.reasons, "findings": [f.text for f in result.findings]}, indent=1)
