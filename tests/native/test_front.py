@@ -21,8 +21,9 @@ pytest.importorskip("ledgermq_native", reason="the package ledgermq-native is no
 
 from ledgermq_native import front as native
 
-from tests.native import front_driver as by_hand
-from tests.native.front_driver import SERVICE, WITHIN_S, Ca, Driver, Raw, frame, message, request_headers, running
+from tests.native import http2_by_hand as by_hand
+from tests.native.front_driver import SERVICE, Ca, Driver, request_headers, running
+from tests.native.http2_by_hand import WITHIN_S, Raw, acknowledged, frame, message
 
 Code = grpc.StatusCode
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1), ("grpc.enable_retries", 0))
@@ -555,11 +556,6 @@ async def ping_behind(raw: Raw, stream: int = 1) -> bytes:
     while not (await raw.until(by_hand.HEADERS, stream))[1] & by_hand.END_STREAM:
         pass
     return acknowledged(await raw.until(by_hand.PING))
-
-
-def acknowledged(ping: tuple[int, int, int, bytes]) -> bytes:
-    assert not ping[1] & by_hand.ACK
-    return frame(by_hand.PING, by_hand.ACK, 0, ping[3])
 
 
 @in_loop

@@ -76,10 +76,11 @@ END: Final = 4
 """(END, call, trailing_metadata): end a response stream with OK, as FINISH does, and tell what became of the answer: SENT, or CANCELLED if
 the client left before the socket had taken all of it. What follows it for the call is ignored."""
 END_TAKEN: Final = 5
-"""(END_TAKEN, call, trailing_metadata): as END, but SENT comes only if the client has provably taken the whole answer before its deadline: it
-acknowledged an HTTP/2 PING that was written behind the answer, `unread_answer_s` after this at the latest, and had not reset the stream. An
-acknowledgement in the last half second before the deadline (or the second half of the time that is left now) counts as too late. One ping
-stands behind all answers that the socket has by then. Until the end, the bytes of the answer count as buffered."""
+"""(END_TAKEN, call, trailing_metadata): as END, for a method with one request, but SENT comes only if the client has provably taken the
+whole answer before its deadline: it acknowledged an HTTP/2 PING that was written behind the answer, within `unread_answer_s`, and did not
+reset the stream before. An acknowledgement in the last half second before the deadline (or in the second half of the time that is left
+now) counts as too late. One ping stands behind all answers that the socket has by then. Until the end, the bytes of the answer count as
+buffered."""
 
 Value: TypeAlias = str | bytes
 Metadata: TypeAlias = Sequence[tuple[str, Value]]
@@ -148,8 +149,8 @@ class Front:
         - stream_window_bytes: how much a client may send on one stream ahead of its consumption; a connection has sixteen times as much.
         - stream_send_bytes: a response stream with more unsent bytes is full.
         - unread_answer_s: a finished call whose answer the client does not read is reset after this time.
-        - max_buffered_bytes: requests not yet taken, responses not yet sent and answers of END_TAKEN, over the whole front; each open call counts with its
-          metadata and 1 KiB. A call that would exceed it ends with RESOURCE_EXHAUSTED.
+        - max_buffered_bytes: requests not yet taken, responses not yet sent, and answers of END_TAKEN that have not ended, over the whole
+          front; each open call counts with its metadata and 1 KiB. A call that would exceed it ends with RESOURCE_EXHAUSTED.
 
         Raises OSError if the threads or the descriptor cannot be made, and ValueError for a limit that makes no sense.
         """
