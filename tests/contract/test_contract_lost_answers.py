@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.frontend.rocketmq import messaging
+from ledgermq.node.frontend.rocketmq import acknowledging, messaging
 from ledgermq.node.process.grpc_server import GrpcServer
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config_sections import Delivery
@@ -221,6 +221,52 @@ def test_a_lost_lease_is_not_renewed_if_no_leader_could_end_it(monkeypatch: pyte
         assert got.system_properties.delivery_attempt == 2
 
     scenario()
+
+
+def refuses(server: Backend) -> None:
+    """From now on the leader refuses to end a lease, and says so in its answer."""
+
+    async def refuse(data: bytes, *_: object) -> bytes:
+        return acknowledging.change_failure(pb.Status(code=pb.HA_NOT_AVAILABLE), data)
+
+    for service in (server.service, server.service2):
+        service._acknowledger.route_change = refuse  # type: ignore[method-assign]
+
+
+@NOT_BUILT
+@contract()
+async def test_a_lost_lease_is_not_renewed_if_its_end_was_refused(server: Backend) -> None:
+    """A refusal of a leader on another node comes as an answer, and is none that ended the lease."""
+    await server.raw.send(message(b"a"))
+    client = await Client.open(server.port2)
+    client.begin()
+    await client.answer()
+    await client.ping()
+    server.flush_signs()
+    before = given_back("connection")
+    refuses(server)
+    client.raw.writer.transport.abort()
+    await until_given_back(server, "connection", before)
+    await live_on(server, 60)
+    assert (await server.raw.receive(metadata=OTHER)).messages == []
+    server.pass_time(5)
+    assert len((await server.raw.receive(metadata=OTHER)).messages) == 1
+
+
+@contract()
+async def test_a_message_held_back_without_a_leader_is_not_renewed(server: Backend) -> None:
+    """Its client cannot take it, so that client must not keep it."""
+    raw = backend.Raw(server.port, backend.NODE_JS)
+    await server.raw.send(message(bytes(backend.WIRE_MAX)))
+    refuses(server)
+    assert (await raw.receive(invisible=None)).status.code == pb.MESSAGE_BODY_TOO_LARGE
+    await asyncio.gather(*server.service._releases)
+    server.flush_signs()
+    await live_on(server, 60)
+    assert (await server.raw.receive(metadata=OTHER)).messages == []
+    server.pass_time(5)
+    assert len((await server.raw.receive(metadata=OTHER)).messages) == 1
+    await raw.close()
 
 
 def test_the_python_server_renews_what_nobody_took_up_to_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
