@@ -188,7 +188,7 @@ LOOKUP_SECONDS = _histogram(
 AUTHENTICATION_FAILURES = _counter(
     "ledgermq_authentication_failures_total", "Calls whose caller could not be authenticated, by reason.", "reason"
 )
-CALLS_LEFT = _counter("ledgermq_calls_left_total", "Calls whose client disconnected before the whole answer was written.")
+CALLS_LEFT = _counter("ledgermq_calls_left_total", "Calls whose client left before it had taken the whole answer.")
 RECEIVES_GIVEN_BACK = _counter(
     "ledgermq_receives_given_back_total",
     "Answers to a Receive that their client has not provably taken, and whose messages were given back, by reason.",

@@ -268,6 +268,8 @@ impl Connection {
                 call.taken(&mut self.common);
             }
         }
+        let open = |stream: &u32| self.calls.contains_key(stream);
+        self.common.taking.forget_ended(self.calls.len(), open);
     }
 
     fn accept(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {

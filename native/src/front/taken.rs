@@ -14,6 +14,9 @@ use h2::{Ping, PingPong};
 /// before the deadline, or in the second half of what was left when the answer was given, counts as too late.
 const MARGIN: Duration = Duration::from_millis(500);
 
+/// How many calls may have ended while they waited for a ping, beside as many as are open, before they are forgotten.
+const SLACK: usize = 1000;
+
 /// When an acknowledgement is too late for an answer that is given now.
 pub fn latest(now: Instant, deadline: Instant) -> Instant {
     let left = deadline.saturating_duration_since(now);
@@ -56,6 +59,13 @@ impl Taking {
             self.ping();
         }
         taken
+    }
+
+    /// Forget calls that have ended: a client that acknowledges no ping must not make the list grow with every call.
+    pub fn forget_ended(&mut self, open: usize, is_open: impl Fn(&u32) -> bool) {
+        if self.waiting.len() > open + SLACK {
+            self.waiting.retain(is_open);
+        }
     }
 
     /// Send a ping, unless one is in flight. HTTP/2 writes it later, behind everything that the socket has now.
