@@ -22,7 +22,7 @@ pytest.importorskip("ledgermq_native", reason="the package ledgermq-native is no
 from ledgermq_native import front as native
 
 from tests.native import http2_by_hand as by_hand
-from tests.native.front_driver import SERVICE, Ca, Driver, request_headers, running
+from tests.native.front_driver import PIECE, SERVICE, Ca, Driver, request_headers, running
 from tests.native.http2_by_hand import WITHIN_S, Raw, acknowledged, frame, message
 
 Code = grpc.StatusCode
@@ -205,7 +205,7 @@ async def test_a_stream_without_credit_holds_at_most_its_window() -> None:
         async def write() -> None:
             nonlocal written
             while written < 200:
-                await mute.write(by_hand.PIECE)
+                await mute.write(PIECE)
                 written += 1
 
         writing = asyncio.ensure_future(write())
@@ -233,7 +233,7 @@ async def test_a_slow_reader_of_a_stream_stops_its_writer() -> None:
     still = {"http2.bdp_probe": 0, "http2.lookahead_bytes": 65_535}
     async with running(stream_send_bytes=300_000) as (driver, listener), plain(listener.port, **still) as channel:
         flood = channel.unary_stream(SERVICE + "Flood")(b"400")
-        assert await flood.read() == by_hand.PIECE
+        assert await flood.read() == PIECE
         before = -1
         async with asyncio.timeout(WITHIN_S):
             while driver.given != before or driver.front.stats()["buffered_bytes"] == 0:
@@ -243,7 +243,7 @@ async def test_a_slow_reader_of_a_stream_stops_its_writer() -> None:
         assert driver.front.stats()["buffered_bytes"] < 600_000
         rest = [await flood.read() for _ in range(399)]
         assert await flood.read() == grpc.aio.EOF
-        assert set(rest) == {by_hand.PIECE}
+        assert set(rest) == {PIECE}
         assert driver.front.stats()["buffered_bytes"] == 0
 
 
