@@ -100,6 +100,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn ended_calls_are_forgotten() {
+        let mut taking = Taking::new(None);
+        for stream in 0..10 * SLACK as u32 {
+            taking.sent(stream);
+            taking.forget_ended(1, |open| *open == 1);
+            assert!(
+                taking.waiting.len() <= SLACK + 1 && taking.waiting.contains(&1) == (stream > 0)
+            );
+        }
+    }
+
+    #[test]
     fn an_acknowledgement_is_in_time_well_before_the_deadline() {
         let now = Instant::now();
         let after = |left: u64| latest(now, now + Duration::from_millis(left)) - now;
