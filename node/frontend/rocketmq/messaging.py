@@ -340,7 +340,7 @@ class MessagingService:
             self.clients.doubt(caller.client_id)
         responses = responses or receiving.failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the node is stopping"))
         try:
-            await _write(context, responses, taken=receiving.auto_renewed(data, responses))
+            await _write(context, responses, taken=len(responses) > RESPONSES_BESIDE and receiving.auto_renewed(data))
         except BaseException as error:
             # The caller has not taken the answer, whichever exception says so: release its messages for other consumers.
             messages = receiving.undelivered(responses)

@@ -231,9 +231,9 @@ def fitting(responses: Sequence[bytes], context: ServerCall) -> tuple[Sequence[b
     return rest, withheld
 
 
-def auto_renewed(data: bytes, responses: Sequence[bytes]) -> bool:
-    """Whether this answer to a Receive, a request in bytes, gives leases that the node renews while the client lives."""
-    return len(responses) > len(failure(statuses.OK)) and pb.ReceiveMessageRequest.FromString(data).auto_renew
+def auto_renewed(data: bytes) -> bool:
+    """Whether a Receive, in bytes, asks for leases that the node renews while the client lives."""
+    return pb.ReceiveMessageRequest.FromString(data).auto_renew
 
 
 def undelivered(responses: Sequence[bytes]) -> list[pb.Message]:
