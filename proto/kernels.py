@@ -15,6 +15,8 @@ from ledgermq import __version__
 SWITCH = "LEDGERMQ_PURE"
 FUNCTIONS = ("seal", "verify", "columns", "key_columns", "check_frame", "build_frame", "read_entries", "grow_tree")
 """What this program calls in `entries`. A package that was built from older sources of the same version lacks some."""
+FRONT = ("END_TAKEN",)
+"""What it uses of `front` that older sources of the same version lack."""
 
 
 def _find() -> tuple[ModuleType | None, str]:
@@ -31,6 +33,7 @@ def _find() -> tuple[ModuleType | None, str]:
     if found != __version__:
         return None, f"version {found} does not fit version {__version__}"
     lacking = [name for name in FUNCTIONS if not hasattr(ledgermq_native.entries, name)]
+    lacking += [name for name in FRONT if not hasattr(ledgermq_native.front, name)]
     return (None, f"it lacks {lacking[0]}; build it again: make native") if lacking else (ledgermq_native, found)
 
 

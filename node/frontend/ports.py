@@ -180,9 +180,12 @@ class ServerCall(Protocol):
         """Send one answer of a stream; waits while the client does not read. One caller at a time. Raises CallGone."""
         ...
 
-    async def finish(self) -> None:
+    async def finish(self, *, taken: bool = False) -> None:
         """End a stream of answers with OK: the last thing that its handler does with the call. Returns once the socket has taken all
-        answers. If the client leaves before, this raises CallGone, or the handler is cancelled."""
+        answers. If the client leaves before, this raises CallGone, or the handler is cancelled.
+
+        `taken`: return only once the client has provably taken all answers before its deadline, as far as the server can know that. The
+        server of ledgermq-native does: it waits for the acknowledgement of an HTTP/2 PING behind them. grpc.aio has no such means."""
         ...
 
 

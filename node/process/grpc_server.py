@@ -167,8 +167,9 @@ class _GrpcCall:
         except _GONE as error:
             raise CallGone(str(error)) from error
 
-    async def finish(self) -> None:
-        """Each `write` has waited until the socket had taken its message, and the library ends the call when the handler returns."""
+    async def finish(self, *, taken: bool = False) -> None:
+        """Each `write` has waited until the socket had taken its message, and the library ends the call when the handler returns. It does
+        not tell what the client took."""
 
 
 def _handler(method: Method) -> Any:

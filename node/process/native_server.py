@@ -179,7 +179,7 @@ class NativeServer:
                 elif kind == native.WRITABLE:
                     call.writable()
                 elif kind == native.CANCELLED:
-                    self._cancel(call)
+                    self._cancel(call, event[2])
                 elif kind == native.SENT:
                     self._sent(call)
 
@@ -235,14 +235,14 @@ class NativeServer:
             code, details = StatusCode.UNKNOWN, f"unexpected {type(error).__name__}"
         self._finish(call, code, details, answer)
 
-    def _cancel(self, call: _NativeCall) -> None:
-        """The call has ended without its answer: cancel its handler."""
+    def _cancel(self, call: _NativeCall, reason: str) -> None:
+        """The call has ended without its answer: cancel its handler, with the reason as the message."""
         del self._calls[call.number]
         call.over = True
         # Its exception will reference the handler's frames, and so the call: without a reference back there is no cycle.
         task, call.task = call.task, None
         assert task is not None, "set in the pass that began the call"
-        task.cancel()
+        task.cancel(reason)
         self._cancelled.add(task)
         task.add_done_callback(self._cancelled.discard)
 
@@ -288,7 +288,7 @@ class NativeServer:
         except (TypeError, ValueError, OverflowError) as error:
             log.error("a handler gave no valid answer", reason=str(error))
             if (call := self._calls.get(answer[1])) is not None:
-                self._cancel(call)
+                self._cancel(call, "protocol")
             return front.give(((native.FINISH, answer[1], int(StatusCode.INTERNAL), "no valid answer", (), None),))
 
 
@@ -383,13 +383,13 @@ class _NativeCall:
             self._require_open()
         self._server.answer((native.SEND, self.number, message), len(message))
 
-    async def finish(self) -> None:
+    async def finish(self, *, taken: bool = False) -> None:
         self._require_open()
         if self.collects:
             return
         assert self._finished is None, "a handler ends its call once"
         self._finished = asyncio.get_running_loop().create_future()
-        self._server.answer((native.END, self.number, self.trailing), 0)
+        self._server.answer((native.END_TAKEN if taken else native.END, self.number, self.trailing), 0)
         # A client that leaves before its answer cancels the handler, as at any other time.
         await self._finished
 

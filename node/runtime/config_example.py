@@ -43,6 +43,7 @@ raft:
 delivery:
   min_invisible_ms: 1s         # shortest lease that a client may request
   liveness_ms: 65s             # a client that is silent for longer loses its automatically renewed leases
+  auto_renew_max_ms: 3h        # how long such a lease is renewed at most: also if its answer was lost behind a proxy (docs/delivery.md)
   long_poll_max_ms: 20s
 limits:
   max_body_bytes: 4MiB

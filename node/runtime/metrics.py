@@ -188,7 +188,12 @@ LOOKUP_SECONDS = _histogram(
 AUTHENTICATION_FAILURES = _counter(
     "ledgermq_authentication_failures_total", "Calls whose caller could not be authenticated, by reason.", "reason"
 )
-CALLS_LEFT = _counter("ledgermq_calls_left_total", "Calls whose client disconnected before the whole answer was written.")
+CALLS_LEFT = _counter("ledgermq_calls_left_total", "Calls whose client left before it had taken the whole answer.")
+RECEIVES_GIVEN_BACK = _counter(
+    "ledgermq_receives_given_back_total",
+    "Answers to a Receive that their client has not provably taken, and whose messages were given back, by reason.",
+    "reason",
+)
 PERMISSIONS_DENIED = _counter("ledgermq_permissions_denied_total", "Calls of users without the required permission.")
 OVER_QUOTA = _counter("ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS because of a quota, by kind of quota.", "kind")
 FRONT_CONNECTIONS = _gauge("ledgermq_front_connections", "Open client connections, if the port's front end counts them.")

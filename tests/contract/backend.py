@@ -240,7 +240,8 @@ class Backend:
         self.forwarder2.stop()
         self.port = await self._serve(self.service)
         self.raw = Raw(self.port)
-        self.raw2 = Raw(await self._serve(self.service2))
+        self.port2 = await self._serve(self.service2)
+        self.raw2 = Raw(self.port2)
 
     async def _serve(self, service: MessagingService) -> int:
         server = call_server()

@@ -272,7 +272,7 @@ class _Leaver:
         if self.written == 2 and not self.late:
             raise asyncio.CancelledError
 
-    async def finish(self) -> None:
+    async def finish(self, *, taken: bool = False) -> None:
         assert self.late and self.written > 2
         raise asyncio.CancelledError
 

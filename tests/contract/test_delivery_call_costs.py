@@ -46,7 +46,7 @@ class Context:
     async def write(self, message: bytes) -> None:
         self.written.append(message)
 
-    async def finish(self) -> None:
+    async def finish(self, *, taken: bool = False) -> None:
         pass
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.contract.official import (
     ClientError,
     Deliveries,
     Official,
+    control_records,
     events,
     late,
     message,
@@ -37,6 +39,7 @@ from tests.contract.official import (
     text,
     until_done,
 )
+from tests.proto.ways import NOT_BUILT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -303,6 +306,35 @@ def test_statement_072_a_killed_consumer(client: Official, cluster: LocalCluster
     assert got["attempt"] == 2
     leases = next(iter(Deliveries(cluster, "P", topic).leases.values()))
     assert [attempt for attempt, _ in leases] == [1, 2]
+
+
+@NOT_BUILT
+def test_a_consumer_that_stood_still_gets_its_message_when_it_goes_on(tmp_path: Path) -> None:
+    """The answer reached the kernel of a stopped process, which dropped it when it went on: its call's deadline had passed. The client
+    lives, so without a proof its node would keep the lease for three hours."""
+    delivery = {"long_poll_max_ms": 5000, "liveness_ms": 600_000}
+    with (
+        real.running(tmp_path / "nodes", nodes=1, extra={"delivery": delivery}) as cluster,
+        official(cluster, tmp_path / "consumer") as consumer,
+        official(cluster, tmp_path / "producer") as producer,
+    ):
+        real.create_topic(cluster, "T")
+        push(consumer, "T")
+        producer.do("producer", name="p", topics=["T"])
+        send(producer, "T", "first")
+        until_done(cluster, "P", "T", 1)
+        consumer.process.send_signal(signal.SIGSTOP)
+        send(producer, "T", "second")
+
+        def changed_ms() -> int | None:
+            return next((at for kind, at, _ in control_records(cluster, "n1") if kind == "change"), None)
+
+        given_back_ms = real.wait_for(changed_ms, late(10), "an answer that is given back")
+        # That is half a second before the deadline of its call, until which the client would take the answer.
+        real.wait_for(lambda: time.time() * 1000 > given_back_ms + 1000, 30, "the deadline")
+        consumer.process.send_signal(signal.SIGCONT)
+        assert [(text(got), got["attempt"]) for got in events(consumer, 2, within_s=late(5))] == [("first", 1), ("second", 2)]
+        until_done(cluster, "P", "T", 2)
 
 
 def test_statement_073_shutdown_of_an_idle_push_consumer(client: Official, topic: str) -> None:

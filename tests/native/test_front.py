@@ -21,8 +21,9 @@ pytest.importorskip("ledgermq_native", reason="the package ledgermq-native is no
 
 from ledgermq_native import front as native
 
-from tests.native import front_driver as by_hand
-from tests.native.front_driver import SERVICE, WITHIN_S, Ca, Driver, Raw, frame, message, request_headers, running
+from tests.native import http2_by_hand as by_hand
+from tests.native.front_driver import PIECE, SERVICE, Ca, Driver, request_headers, running
+from tests.native.http2_by_hand import WITHIN_S, Raw, acknowledged, frame, message
 
 Code = grpc.StatusCode
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1), ("grpc.enable_retries", 0))
@@ -204,7 +205,7 @@ async def test_a_stream_without_credit_holds_at_most_its_window() -> None:
         async def write() -> None:
             nonlocal written
             while written < 200:
-                await mute.write(by_hand.PIECE)
+                await mute.write(PIECE)
                 written += 1
 
         writing = asyncio.ensure_future(write())
@@ -232,7 +233,7 @@ async def test_a_slow_reader_of_a_stream_stops_its_writer() -> None:
     still = {"http2.bdp_probe": 0, "http2.lookahead_bytes": 65_535}
     async with running(stream_send_bytes=300_000) as (driver, listener), plain(listener.port, **still) as channel:
         flood = channel.unary_stream(SERVICE + "Flood")(b"400")
-        assert await flood.read() == by_hand.PIECE
+        assert await flood.read() == PIECE
         before = -1
         async with asyncio.timeout(WITHIN_S):
             while driver.given != before or driver.front.stats()["buffered_bytes"] == 0:
@@ -242,7 +243,7 @@ async def test_a_slow_reader_of_a_stream_stops_its_writer() -> None:
         assert driver.front.stats()["buffered_bytes"] < 600_000
         rest = [await flood.read() for _ in range(399)]
         assert await flood.read() == grpc.aio.EOF
-        assert set(rest) == {by_hand.PIECE}
+        assert set(rest) == {PIECE}
         assert driver.front.stats()["buffered_bytes"] == 0
 
 
@@ -536,6 +537,172 @@ async def test_an_answer_during_a_drain_was_sent() -> None:
         assert [await call.code() for call in calls] == [Code.OK] * 2
         await driver.until(native.DRAINED)
         assert sorted(driver.kinds(native.SENT)) == sorted((native.SENT, number) for number in numbers)
+        assert driver.kinds(native.CANCELLED) == []
+
+
+async def kept_answer(driver: Driver, raw: Raw, *, size: int = 10, stream: int = 1, timeout: str = "") -> int:
+    """Let the client call a method, and end the call with an answer that Python keeps until it is taken. Returns the call."""
+    before = len(driver.kinds(native.CALL))
+    extra = [("grpc-timeout", timeout)] if timeout else []
+    raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, stream, request_headers("Hold", extra)))
+    raw.write(frame(by_hand.DATA, by_hand.END_STREAM, stream, message(b"")))
+    number: int = (await driver.until(native.CALL, before + 1))[before][1]
+    driver.give([(native.SEND, number, b"x" * size), (native.END_TAKEN, number, ())])
+    return number
+
+
+async def ping_behind(raw: Raw, stream: int = 1) -> bytes:
+    """Read up to the first ping behind the end of the stream, and return the frame that acknowledges it."""
+    while not (await raw.until(by_hand.HEADERS, stream))[1] & by_hand.END_STREAM:
+        pass
+    return acknowledged(await raw.until(by_hand.PING))
+
+
+@in_loop
+async def test_an_answer_is_taken_once_the_ping_behind_it_is_acknowledged() -> None:
+    async with running() as (driver, listener):
+        raw = await Raw.open(listener.port)
+        for stream in (1, 3):
+            call = await kept_answer(driver, raw, size=1000, stream=stream, timeout="20S")
+            answer = await ping_behind(raw, stream)
+            assert len(driver.kinds(native.SENT)) == stream // 2
+            assert driver.front.stats()["buffered_bytes"] > 1000
+            raw.write(answer)
+            assert (await driver.until(native.SENT, stream // 2 + 1))[-1] == (native.SENT, call)
+            await driver.until_stats(calls=0, buffered_bytes=0)
+        assert driver.kinds(native.CANCELLED) == []
+        raw.close()
+
+
+@in_loop
+@pytest.mark.parametrize("how", ["is silent", "is late", "resets", "closes", "says goodbye", "has no deadline"])
+async def test_an_answer_that_its_client_has_not_provably_taken(how: str) -> None:
+    """The socket took all of it, and a ping was behind it."""
+    async with running(unread_answer_s=0.2 if how == "has no deadline" else 60.0) as (driver, listener):
+        raw = await Raw.open(listener.port)
+        call = await kept_answer(driver, raw, timeout={"has no deadline": "", "is silent": "300m", "is late": "300m"}.get(how, "20S"))
+        answer = await ping_behind(raw)
+        if how == "resets":
+            # Its acknowledgement proves only that the reset was not too late.
+            raw.write(frame(by_hand.RST_STREAM, 0, 1, b"\0\0\0\x08") + answer)
+        elif how == "closes":
+            raw.writer.transport.abort()
+        elif how == "says goodbye":
+            raw.write(frame(by_hand.GOAWAY, 0, 0, bytes(8)))
+            raw.writer.write_eof()
+        reason = {"resets": "reset", "closes": "connection", "says goodbye": "connection", "has no deadline": "unread"}.get(how, "deadline")
+        assert await driver.until(native.CANCELLED) == [(native.CANCELLED, call, reason)]
+        if how == "is late":
+            raw.write(answer)
+            # The connection goes on, and the late acknowledgement counts for no later answer.
+            later = await kept_answer(driver, raw, stream=3)
+            raw.write(await ping_behind(raw, 3))
+            assert await driver.until(native.SENT) == [(native.SENT, later)]
+        assert len(driver.kinds(native.SENT)) == (how == "is late")
+        await driver.until_stats(calls=0, buffered_bytes=0)
+        assert driver.front.stats()["refused"] == ({"unread": 1} if how == "has no deadline" else {})
+        raw.close()
+
+
+@in_loop
+async def test_one_ping_stands_behind_all_answers_that_the_socket_has() -> None:
+    async with running() as (driver, listener):
+        raw = await Raw.open(listener.port)
+        for stream in range(1, 201, 2):
+            raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, stream, request_headers("Hold")))
+            raw.write(frame(by_hand.DATA, by_hand.END_STREAM, stream, message(b"")))
+        calls = [event[1] for event in await driver.until(native.CALL, 100)]
+        first, others = calls[:1], calls[1:]
+        driver.give([answer for call in first for answer in ((native.SEND, call, b"x"), (native.END_TAKEN, call, ()))])
+        ping = await ping_behind(raw)
+        # These come behind that ping, so they wait for the next one.
+        driver.give([answer for call in others for answer in ((native.SEND, call, b"x"), (native.END_TAKEN, call, ()))])
+        while (found := await raw.until(by_hand.HEADERS))[2] != 199 or not found[1] & by_hand.END_STREAM:
+            pass
+        assert driver.kinds(native.SENT) == []
+        raw.write(ping)
+        assert await driver.until(native.SENT) == [(native.SENT, first[0])]
+        raw.write(acknowledged(await raw.until(by_hand.PING)))
+        assert sorted(await driver.until(native.SENT, 100)) == sorted((native.SENT, call) for call in calls)
+        # No other ping was sent: the next one is the client's, answered at once.
+        raw.write(frame(by_hand.PING, 0, 0, b"12345678"))
+        assert (await raw.until(by_hand.PING))[1:] == (by_hand.ACK, 0, b"12345678")
+        raw.close()
+
+
+@in_loop
+@pytest.mark.parametrize("blocked", [False, True], ids=["window", "socket"])
+async def test_a_ping_stands_behind_every_byte_of_an_answer(blocked: bool) -> None:
+    """Also while the windows of the client, or its socket, hold a part of the answer back."""
+    async with running() as (driver, listener):
+        raw = await Raw.open(listener.port, bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF]) if blocked else b"")
+        size = 20_000_000 if blocked else 100_000
+        if blocked:
+            raw.write(frame(by_hand.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
+            raw.writer.transport.pause_reading()
+        call = await kept_answer(driver, raw, size=size)
+        received = 0
+        if blocked:
+            sent = -1
+            while driver.front.stats()["sent_bytes"] != sent:
+                sent = driver.front.stats()["sent_bytes"]
+                await asyncio.sleep(0.1)
+            assert sent < size
+            raw.writer.transport.resume_reading()
+        while received < size + 5:
+            kind, _, _, payload = await raw.read() or (0, 0, 0, b"")
+            assert kind != by_hand.PING
+            received += len(payload) if kind == by_hand.DATA else 0
+            if not blocked and received == 65_535:
+                for stream in (0, 1):
+                    raw.write(frame(by_hand.WINDOW_UPDATE, 0, stream, (1 << 20).to_bytes(4, "big")))
+        raw.write(await ping_behind(raw))
+        assert await driver.until(native.SENT) == [(native.SENT, call)]
+        raw.close()
+
+
+@in_loop
+async def test_a_ping_of_an_idle_connection_proves_nothing_about_a_later_answer() -> None:
+    async with running(keepalive_s=0.05, keepalive_timeout_s=WITHIN_S) as (driver, listener):
+        raw = await Raw.open(listener.port)
+        idle = acknowledged(await raw.until(by_hand.PING))
+        call = await kept_answer(driver, raw)
+        while not (await raw.until(by_hand.HEADERS, 1))[1] & by_hand.END_STREAM:
+            pass
+        raw.write(idle)
+        raw.write(acknowledged(await raw.until(by_hand.PING)))
+        assert await driver.until(native.SENT) == [(native.SENT, call)]
+        raw.close()
+
+
+@in_loop
+async def test_answers_that_are_not_taken_are_bounded() -> None:
+    """Python keeps them, so they count as buffered though the socket has them."""
+    async with running(max_buffered_bytes=1 << 20) as (driver, listener):
+        raw = await Raw.open(listener.port, bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF]))
+        raw.write(frame(by_hand.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
+        calls = []
+        for stream in range(1, 11, 2):
+            calls.append(await kept_answer(driver, raw, size=300_000, stream=stream))
+            while not (await raw.until(by_hand.HEADERS, stream))[1] & by_hand.END_STREAM:
+                pass
+        assert 600_000 < driver.front.stats()["buffered_bytes"] <= 1 << 20
+        assert driver.kinds(native.SENT) == []
+        assert await driver.until(native.CANCELLED, 2) == [(native.CANCELLED, call, "buffers") for call in calls[3:]]
+        raw.close()
+
+
+@in_loop
+async def test_clients_of_the_library_take_their_answers() -> None:
+    async with running() as (driver, listener), plain(listener.port) as channel:
+        for count in range(1, 21):
+            call = channel.unary_stream(SERVICE + "Hold")(b"", timeout=WITHIN_S)
+            waiting = asyncio.ensure_future(call.read())
+            number = (await driver.until(native.CALL, count))[-1][1]
+            driver.give([(native.SEND, number, b"answer"), (native.END_TAKEN, number, ())])
+            assert await waiting == b"answer"
+            assert await call.code() == Code.OK
+            assert (await driver.until(native.SENT, count))[-1] == (native.SENT, number)
         assert driver.kinds(native.CANCELLED) == []
 
 

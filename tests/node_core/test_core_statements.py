@@ -386,6 +386,24 @@ def test_failover_auto_renewed_leases_get_their_grace(bench: Bench) -> None:
     assert len(other.receive(client="other")) == 1
 
 
+def test_failover_renews_only_what_a_living_node_vouches_for(bench: Bench) -> None:
+    """Leases of a node that died, and of a session that ended because its answer was lost, are not renewed, though their client lives."""
+    bench.send("a", "b", "c")
+    for session in ("c via n1/1", "c via n2/1", "c via n2/1.1"):
+        assert len(bench.receive(client=session, invisible_ms=None, n=1)) == 1
+    other = Bench(bench.log, node="n3")
+    other.now_ns = bench.now_ns + MINUTE
+    other.replicator.commit_index = bench.replicator.commit_index
+    other.lead(2)
+    for _ in range(13):
+        assert other.receive(client="other") == ()
+        other.pass_time(5 * SECOND)
+        other.turn(ClientsAlive(frozenset({"c via n2/1.1"}), other.now_ns))
+    assert [decode_record(lease.record).body for lease in other.receive(client="other", invisible_ms=600_000)] == [b"a", b"b"]
+    other.pass_time(60 * SECOND)
+    assert other.receive(client="other") == ()
+
+
 def test_handover_time_is_added_to_every_lease_but_not_to_zero() -> None:
     """What a lease needs to reach its consumer never shortens the invisible time the consumer sees."""
     bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=20 * MS)))

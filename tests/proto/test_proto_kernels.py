@@ -233,15 +233,18 @@ def test_garbage(data: bytes, sizes: bytes, places: list[int]) -> None:
 
 def test_which_package_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package of the same version that has all functions, unless it is switched off."""
-    package, entries = ModuleType("ledgermq_native"), ModuleType("entries")
-    package.__dict__.update(__version__=__version__, entries=entries)
+    package, entries, front = ModuleType("ledgermq_native"), ModuleType("entries"), ModuleType("front")
+    package.__dict__.update(__version__=__version__, entries=entries, front=front)
     entries.__dict__.update(dict.fromkeys(kernels.FUNCTIONS))
+    front.__dict__.update(dict.fromkeys(kernels.FRONT))
     monkeypatch.delenv(kernels.SWITCH, raising=False)
     monkeypatch.setitem(sys.modules, "ledgermq_native", package)
     assert kernels._find() == (package, __version__)
     monkeypatch.setenv(kernels.SWITCH, "1")
     assert kernels._find() == (None, "switched off by LEDGERMQ_PURE=1")
     monkeypatch.setenv(kernels.SWITCH, "0")
+    del front.__dict__["END_TAKEN"]
+    assert kernels._find() == (None, "it lacks END_TAKEN; build it again: make native")
     del entries.__dict__["grow_tree"]
     assert kernels._find() == (None, "it lacks grow_tree; build it again: make native")
     package.__dict__["__version__"] = "0.0.9"

@@ -22,7 +22,7 @@ The descriptor stays readable while events are left in the queue, so a loop that
 
 The life of a call: it begins with CALL and has exactly one end as far as the front is concerned, either the FINISH that Python gives or the
 CANCELLED event that Python takes. The two may cross: an answer to a call that has ended is dropped without an error, and Python may
-take a CANCELLED of a call that it has just finished. After END, the end is the SENT or the CANCELLED that Python takes.
+take a CANCELLED of a call that it has just finished. After END and END_TAKEN, the end is the SENT or the CANCELLED that Python takes.
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ CANCELLED: Final = 3
 """(CANCELLED, call, reason): the call has ended without Python's FINISH, and the client was told if it could be told. Reasons:
 
 "reset" (the client cancelled), "deadline", "connection" (lost or closed), "drained" (`drain` reached its time limit), "too-large" (a
-request of a stream over the limit), "protocol" (a malformed request), "buffers" (the front's limit of buffered bytes), and after END also
-"unread" (the client did not read the answer in time)."""
+request of a stream over the limit), "protocol" (a malformed request), "buffers" (the front's limit of buffered bytes), and after END and
+END_TAKEN also "unread" (the client did not read or acknowledge the answer in time)."""
 WRITABLE: Final = 4
 """(WRITABLE, call): a stream that `give` reported as full has room again."""
 REFUSED: Final = 5
@@ -60,7 +60,7 @@ for each reason comes every ten seconds, for the log. `address` is "host:port"; 
 DRAINED: Final = 6
 """(DRAINED,): `drain` has ended: every connection is closed."""
 SENT: Final = 7
-"""(SENT, call): the socket has taken the whole answer of a call that Python ended with END."""
+"""(SENT, call): the socket has taken the whole answer of a call that Python ended with END; the client has, after END_TAKEN."""
 
 FINISH: Final = 0
 """(FINISH, call, status, details, trailing_metadata, message): end the call with a gRPC status code. `message` is the response of a method
@@ -75,6 +75,12 @@ most the window of the stream (`stream_window_bytes`), and the client stops send
 END: Final = 4
 """(END, call, trailing_metadata): end a response stream with OK, as FINISH does, and tell what became of the answer: SENT, or CANCELLED if
 the client left before the socket had taken all of it. What follows it for the call is ignored."""
+END_TAKEN: Final = 5
+"""(END_TAKEN, call, trailing_metadata): as END, for a method with one request, but SENT comes only if the client has provably taken the
+whole answer before its deadline: it acknowledged an HTTP/2 PING that was written behind the answer, within `unread_answer_s`, and did not
+reset the stream before. An acknowledgement in the last half second before the deadline (or in the second half of the time that is left
+now) counts as too late. One ping stands behind all answers that the socket has by then. Until the end, the bytes of the answer count as
+buffered."""
 
 Value: TypeAlias = str | bytes
 Metadata: TypeAlias = Sequence[tuple[str, Value]]
@@ -84,7 +90,7 @@ Answer: TypeAlias = (
     | tuple[Literal[1], int, Metadata]
     | tuple[Literal[2], int, bytes]
     | tuple[Literal[3], int, int]
-    | tuple[Literal[4], int, Metadata]
+    | tuple[Literal[4, 5], int, Metadata]
 )
 
 class TlsConfig:
@@ -143,8 +149,8 @@ class Front:
         - stream_window_bytes: how much a client may send on one stream ahead of its consumption; a connection has sixteen times as much.
         - stream_send_bytes: a response stream with more unsent bytes is full.
         - unread_answer_s: a finished call whose answer the client does not read is reset after this time.
-        - max_buffered_bytes: requests not yet taken and responses not yet sent, over the whole front; each open call counts with its
-          metadata and 1 KiB. A call that would exceed it ends with RESOURCE_EXHAUSTED.
+        - max_buffered_bytes: requests not yet taken, responses not yet sent, and answers of END_TAKEN that have not ended, over the whole
+          front; each open call counts with its metadata and 1 KiB. A call that would exceed it ends with RESOURCE_EXHAUSTED.
 
         Raises OSError if the threads or the descriptor cannot be made, and ValueError for a limit that makes no sense.
         """

@@ -18,6 +18,7 @@ use http::{Response, StatusCode};
 use super::guard::Watch;
 use super::metadata::{self, Encoding, Given, Metadata};
 use super::shared::{Charge, Ended, Event, Message, Method, NewCall, Shared, Writer};
+use super::taken::{self, Taking};
 use super::tls::Peer;
 use super::worker::Worker;
 
@@ -46,6 +47,8 @@ pub enum Body {
         message: Option<(Bytes, Charge)>,
         /// Python wants to know whether the socket took the whole answer.
         tell: bool,
+        /// Python wants to know whether the client took it, which is more (`taken.rs`). Then `tell` is set, too.
+        taken: bool,
     },
     Initial(Given),
     /// A message with its prefix.
@@ -72,11 +75,12 @@ pub struct Common {
     pub stalled: Vec<u32>,
     /// Calls whose answers HTTP/2 has, and of which Python wants to know whether the socket took them.
     pub handed_over: Vec<u32>,
+    pub taking: Taking,
 }
 
 /// Why a call is over.
 enum End {
-    /// HTTP/2 has everything of Python's answer, and the socket too if Python wants to know.
+    /// HTTP/2 has everything of Python's answer, and the socket or the client too if Python wants to know.
     Answered,
     Lost(Ended),
     /// The front answers with this status.
@@ -125,6 +129,12 @@ pub struct Call {
     finish: Option<Finish>,
     /// Python wants to know whether the socket took the whole answer.
     tell: bool,
+    /// The bytes of all messages of the answer.
+    answer_bytes: usize,
+    /// Python wants to know whether the client took the whole answer, and keeps it until then: it counts as buffered for as long.
+    kept: Option<Charge>,
+    /// Why the call is over when its timer ends and Python has finished.
+    overdue: Ended,
     writer: Option<Arc<Writer>>,
 }
 
@@ -178,6 +188,9 @@ impl Call {
             finished: false,
             finish: None,
             tell: false,
+            answer_bytes: 0,
+            kept: None,
+            overdue: Ended::Unread,
             writer: head.method.response_streaming.then(Arc::default),
             method: head.method,
         };
@@ -203,10 +216,11 @@ impl Call {
 
     /// The time for which the call has a timer has come. The call is over.
     pub fn timed_out(&mut self, common: &mut Common) {
-        self.timer = None;
         let end = if self.finished {
-            common.shared.refused_call("unread");
-            End::Undelivered(Ended::Unread)
+            if self.overdue == Ended::Unread {
+                common.shared.refused_call("unread");
+            }
+            End::Undelivered(self.overdue)
         } else {
             End::Refused(
                 DEADLINE_EXCEEDED,
@@ -237,8 +251,28 @@ impl Call {
     /// is over.
     #[must_use]
     pub fn flushed(&mut self, common: &mut Common) -> bool {
-        let step = self.advance(common).and(Err(End::Answered));
-        self.ended(common, step)
+        let step = self.advance(common);
+        if step.is_ok() && self.kept.is_some() {
+            common.taking.sent(self.stream);
+            return false;
+        }
+        self.ended(common, step.and(Err(End::Answered)))
+    }
+
+    /// The client has acknowledged a ping behind the answer. In time it has taken the answer. The call is over.
+    pub fn taken(&mut self, common: &mut Common) {
+        if self.timer.is_some_and(|timer| timer <= Instant::now()) {
+            return self.timed_out(common);
+        }
+        let _over = self.ended(common, Err(End::Answered));
+    }
+
+    /// The client has reset the stream. HTTP/2 reports no reset of a stream that both sides have ended, although the client may have given up
+    /// before the end reached it. Returns whether the call is over.
+    #[must_use]
+    pub fn was_reset(&mut self, common: &mut Common) -> bool {
+        let waits = self.kept.is_some();
+        waits && self.ended(common, Err(End::Lost(Ended::Reset)))
     }
 
     /// Stop waiting for the allowance: `Common::stalled` no longer has this call.
@@ -482,9 +516,16 @@ impl Call {
                 trailing,
                 message,
                 tell,
+                taken,
             } => {
                 self.finished = true;
                 self.tell = tell;
+                if taken {
+                    self.kept = Charge::new(&common.shared, self.answer_bytes);
+                    if self.kept.is_none() {
+                        return Err(buffers_full(common));
+                    }
+                }
                 if let Some(message) = message {
                     self.output.push_back(message);
                 }
@@ -500,7 +541,10 @@ impl Call {
                     self.send_headers(common)?;
                 }
             }
-            Body::Send(bytes, charge) => self.output.push_back((bytes, charge)),
+            Body::Send(bytes, charge) => {
+                self.answer_bytes += bytes.len();
+                self.output.push_back((bytes, charge));
+            }
             Body::Read(count) => {
                 self.credit = self.credit.saturating_add(count);
                 // Everything else that an answer can change happens in `advance`, too; most answers end the call and do not need it.
@@ -524,7 +568,14 @@ impl Call {
         if let Some(timer) = self.timer.take() {
             common.timers.remove(&(timer, self.stream));
         }
-        let timer = Instant::now() + common.shared.limits.unread_answer;
+        let now = Instant::now();
+        let mut timer = now + common.shared.limits.unread_answer;
+        if let (Some(_), Some(deadline)) = (&self.kept, self.deadline) {
+            let last = taken::latest(now, deadline);
+            if last < timer {
+                (timer, self.overdue) = (last, Ended::Deadline);
+            }
+        }
         common.timers.insert((timer, self.stream));
         self.timer = Some(timer);
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
-use h2::{Ping, PingPong, RecvStream};
+use h2::RecvStream;
 use http::{Method, Request, StatusCode};
 use tokio::time::Sleep;
 
@@ -22,6 +22,7 @@ use super::call::{
 use super::guard::Guard;
 use super::metadata;
 use super::shared::{lock, Charge, Ended};
+use super::taken::Taking;
 use super::worker::{Handle, Opened, Worker};
 
 /// How often one poll of the task repeats its work before other tasks have their turn.
@@ -104,7 +105,6 @@ pub struct Connection {
     calls: HashMap<u32, (Call, Arc<CallWaker>)>,
     ready: Arc<Ready>,
     http_waker: Waker,
-    pings: Option<PingPong>,
     ping_sent: Option<Instant>,
     drain_begun: bool,
     sleep: Pin<Box<Sleep>>,
@@ -121,7 +121,7 @@ impl Connection {
             peer,
         } = opened;
         let ready = Arc::new(Ready::default());
-        let pings = http.ping_pong();
+        let taking = Taking::new(http.ping_pong());
         Connection {
             http,
             handle,
@@ -135,11 +135,11 @@ impl Connection {
                 allowance: 0,
                 stalled: Vec::new(),
                 handed_over: Vec::new(),
+                taking,
             },
             calls: HashMap::new(),
             http_waker: Arc::new(HttpWaker(ready.clone())).into(),
             ready,
-            pings,
             ping_sent: None,
             drain_begun: false,
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -209,6 +209,12 @@ impl Connection {
 
     /// Read and write frames until there is nothing more to do.
     fn poll_http(&mut self) -> Poll<Over> {
+        let polled = self.poll_frames();
+        self.settle_taken();
+        polled
+    }
+
+    fn poll_frames(&mut self) -> Poll<Over> {
         let waker = self.http_waker.clone();
         let mut cx = Context::from_waker(&waker);
         self.ready.http.store(false, Relaxed);
@@ -246,6 +252,24 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// End the calls whose answers the client has taken, after those that it reset before.
+    fn settle_taken(&mut self) {
+        for stream in self.common.watch.resets.take() {
+            if let Some((call, _)) = self.calls.get_mut(&stream) {
+                if call.was_reset(&mut self.common) {
+                    self.calls.remove(&stream);
+                }
+            }
+        }
+        for stream in self.common.taking.poll() {
+            if let Some((mut call, _)) = self.calls.remove(&stream) {
+                call.taken(&mut self.common);
+            }
+        }
+        let open = |stream: &u32| self.calls.contains_key(stream);
+        self.common.taking.forget_ended(self.calls.len(), open);
     }
 
     fn accept(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
@@ -360,22 +384,21 @@ impl Connection {
         if self.ping_sent.is_some_and(|sent| heard > sent) {
             self.ping_sent = None;
         }
-        let Some(pings) = &mut self.pings else {
-            return Ok(now + LONGEST_SLEEP);
-        };
-        let mut cx = Context::from_waker(&self.http_waker);
         if let Some(sent) = self.ping_sent {
             let until = sent + limits.keepalive_timeout;
-            return if now >= until { Err(()) } else { Ok(until) };
+            return if now >= until {
+                Err(())
+            } else {
+                // Its answer wakes nothing, and the next ping may be due sooner.
+                Ok(until.min(now + limits.keepalive))
+            };
         }
         if now < heard + limits.keepalive {
             return Ok(heard + limits.keepalive);
         }
-        // Take the answer to the ping before, if there was one. The library refuses a second ping in flight: then the first counts on.
-        let _ = pings.poll_pong(&mut cx);
-        let _ = pings.send_ping(Ping::opaque());
+        self.common.taking.ping();
         self.ping_sent = Some(now);
-        Ok(now + limits.keepalive_timeout)
+        Ok(now + limits.keepalive_timeout.min(limits.keepalive))
     }
 
     /// End all calls, and send what can be sent without waiting.

@@ -82,6 +82,8 @@ pub struct Watch {
     pub heard: Cell<Instant>,
     /// The socket took fewer bytes than it was offered.
     pub blocked: Cell<bool>,
+    /// Streams that the peer has reset since the connection looked last.
+    pub resets: RefCell<Vec<u32>>,
     /// Calls that are open.
     pub calls: Cell<usize>,
     pub flood: Cell<Option<Flood>>,
@@ -144,6 +146,12 @@ impl Frames {
 
     fn between_frames(&self) -> bool {
         self.have == 0 && self.skip == 0
+    }
+
+    /// The stream that the last whole header names.
+    fn stream(&self) -> u32 {
+        let [.., a, b, c, d] = self.header;
+        u32::from_be_bytes([a & 0x7f, b, c, d])
     }
 
     /// What the first of these bytes are, and how many.
@@ -249,6 +257,7 @@ impl Guard {
         let watch = Rc::new(Watch {
             heard: Cell::new(now),
             blocked: Cell::new(false),
+            resets: RefCell::default(),
             calls: Cell::new(0),
             flood: Cell::new(None),
         });
@@ -392,6 +401,9 @@ impl AsyncRead for Guard {
             match found {
                 Found::Header(kind, flags, length) => {
                     flood = flood.or(counts.frame(kind, flags, length, now, min_ping, strikes));
+                    if kind == RST_STREAM {
+                        this.watch.resets.borrow_mut().push(this.incoming.stream());
+                    }
                     if matches!(kind, HEADERS | CONTINUATION) {
                         this.authority.frame(kind, flags, length);
                     }

@@ -9,6 +9,7 @@ mod connection;
 mod guard;
 mod metadata;
 mod shared;
+mod taken;
 mod tls;
 mod worker;
 
@@ -47,6 +48,7 @@ const INITIAL: u8 = 1;
 const SEND: u8 = 2;
 const READ: u8 = 3;
 const END: u8 = 4;
+const END_TAKEN: u8 = 5;
 const UNIX: &str = "unix:";
 const MOST_NAMES: usize = 256;
 
@@ -403,6 +405,7 @@ impl Front {
                         trailing: metadata_of(&given.get_item(4)?)?,
                         message: message.and_then(Result::ok),
                         tell: false,
+                        taken: false,
                     },
                 };
                 (body, Some(None))
@@ -416,13 +419,14 @@ impl Front {
                 Err(()) => (Body::TooMuch { finished: false }, None),
             },
             READ => (Body::Read(given.get_item(2)?.extract()?), None),
-            END => {
+            END | END_TAKEN => {
                 let body = Body::Finish {
                     status: 0,
                     details: String::new(),
                     trailing: metadata_of(&given.get_item(2)?)?,
                     message: None,
                     tell: true,
+                    taken: kind == END_TAKEN,
                 };
                 (body, Some(None))
             }
@@ -603,6 +607,7 @@ pub fn module(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
         ("SEND", SEND),
         ("READ", READ),
         ("END", END),
+        ("END_TAKEN", END_TAKEN),
     ] {
         module.add(name, value)?;
     }

@@ -1,8 +1,9 @@
 """The clients that this node knows: their Settings, their session, and when each was last heard.
 
 A session names a client as this process knows it (node/broker/calls/consumer_calls.py): its self-renewing leases live as long as the
-session shows signs of life. If it is uncertain whether the answer to a Receive reached the client, the client gets a new session. The
-leases of the old session are no longer renewed, so a message that was leased and then lost on its way comes again after the liveness limit.
+session shows signs of life. If leases may exist of which neither the client nor this node knows (the answer of a leader was lost), or which
+could not be given back, the client gets a new session. The leases of the old session are no longer renewed, by the next leaders neither, so
+their messages come again after the liveness limit.
 
 The registry is local and forgets: it holds nothing that a client did not send itself. After a restart every call works without it (§2.4).
 The forwarder sends signs of life to the leaders, in batches.
@@ -26,7 +27,7 @@ class _Client:
     seen: float
     settings: pb.Settings | None = None
     doubts: int = 0
-    """The number of the client's Receives whose answer may be lost."""
+    """How often leases may have been lost on their way to the client."""
 
 
 class Clients:
@@ -60,7 +61,7 @@ class Clients:
         self._client(client_id).settings = settings
 
     def doubt(self, client_id: str) -> None:
-        """Start a new session: an answer with messages may not have reached this client."""
+        """Start a new session: leases of the present one may not be known to this client, and are not given back."""
         self._client(client_id).doubts += 1
 
     def _client(self, client_id: str) -> _Client:

@@ -338,13 +338,15 @@ class MessagingService:
         self._receive_meter.count_stream(responses, perf_counter() - began)
         if caller is not None and receiving.in_doubt(responses):
             self.clients.doubt(caller.client_id)
+        responses = responses or receiving.failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the node is stopping"))
         try:
-            await _write(context, responses or receiving.failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the node is stopping")))
-        except BaseException:
-            # The caller has gone, whichever exception the library raises: release its messages for other consumers.
-            if caller is not None:
-                self.clients.doubt(caller.client_id)
-                self._release(receiving.undelivered(responses), data, caller)
+            await _write(context, responses, taken=len(responses) > RESPONSES_BESIDE and receiving.auto_renewed(data))
+        except BaseException as error:
+            # The caller has not taken the answer, whichever exception says so: release its messages for other consumers.
+            messages = receiving.undelivered(responses)
+            if messages and caller is not None:
+                metrics.RECEIVES_GIVEN_BACK.labels(_reason(error)).inc()
+                self._release(messages, data, caller)
             raise
 
     def _withhold(self, messages: Sequence[pb.Message], request: bytes, caller: Caller) -> None:
@@ -360,24 +362,30 @@ class MessagingService:
 
     def _release(self, messages: Sequence[pb.Message], request: bytes, caller: Caller, after_ms: int = 0) -> None:
         """Release leases that did not reach their caller."""
-        if messages:
-            group = pb.ReceiveMessageRequest.FromString(request).group
-            task = asyncio.create_task(self._give_back(messages, group, caller, after_ms))
-            self._releases.add(task)
-            task.add_done_callback(self._releases.discard)
+        group = pb.ReceiveMessageRequest.FromString(request).group
+        task = asyncio.create_task(self._give_back(messages, group, caller, after_ms))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     async def _give_back(self, messages: Sequence[pb.Message], group: pb.Resource, caller: Caller, after_ms: int) -> None:
+        """All at once, so that one record holds them. Leases whose end nobody confirmed must not be renewed any more."""
         deadline = asyncio.get_running_loop().time() + NO_DEADLINE_S
-        for message in messages:
-            change = pb.ChangeInvisibleDurationRequest(group=group, topic=message.topic)
-            change.receipt_handle = message.system_properties.receipt_handle
-            change.invisible_duration.FromMilliseconds(after_ms)
-            change.invisible_duration.SetInParent()
-            try:
-                await self._acknowledger.route_change(change.SerializeToString(), caller, deadline)
-            except (LedgerError, CallRefused):
-                # Acknowledged or expired meanwhile, or there is no leader: then the lease expires.
-                continue
+        ended = await asyncio.gather(*[self._end_lease(message, group, caller, after_ms, deadline) for message in messages])
+        if not all(ended):
+            self.clients.doubt(caller.client_id)
+
+    async def _end_lease(self, message: pb.Message, group: pb.Resource, caller: Caller, after_ms: int, deadline: float) -> bool:
+        """Whether this lease is known to have ended: by this, or because the message was acknowledged or the lease expired meanwhile."""
+        change = pb.ChangeInvisibleDurationRequest(group=group, topic=message.topic)
+        change.receipt_handle = message.system_properties.receipt_handle
+        change.invisible_duration.FromMilliseconds(after_ms)
+        change.invisible_duration.SetInParent()
+        try:
+            data = await self._acknowledger.route_change(change.SerializeToString(), caller, deadline)
+            code = pb.ChangeInvisibleDurationResponse.FromString(data).status.code
+        except (LedgerError, CallRefused) as error:
+            code = statuses.status_of(statuses.as_error(error, self._config.node, acknowledging.CHANGE)).code
+        return code in (pb.OK, pb.INVALID_RECEIPT_HANDLE)
 
     # Local methods
 
@@ -444,16 +452,21 @@ def _response_of(method: str) -> Callable[..., Any]:
     return found
 
 
-async def _write(context: ServerCall, responses: Sequence[bytes]) -> None:
-    """Send an answer of several messages, and wait until the socket has taken it."""
+async def _write(context: ServerCall, responses: Sequence[bytes], *, taken: bool = False) -> None:
+    """Send an answer of several messages, and wait until the socket has taken it, or the client (`ServerCall.finish`)."""
     try:
         for response in responses:
             await context.write(response)
-        await context.finish()
+        await context.finish(taken=taken)
     except asyncio.CancelledError:
         # The client has gone. A CallGone is counted by the server.
         metrics.CALLS_LEFT.inc()
         raise
+
+
+def _reason(error: BaseException) -> str:
+    """Why a client has not taken an answer, as the server told; `left` if it tells no reason."""
+    return str(error.args[0]) if isinstance(error, asyncio.CancelledError) and error.args else "left"
 
 
 def _deadline(context: ServerCall) -> float:

@@ -231,6 +231,11 @@ def fitting(responses: Sequence[bytes], context: ServerCall) -> tuple[Sequence[b
     return rest, withheld
 
 
+def auto_renewed(data: bytes) -> bool:
+    """Whether a Receive, in bytes, asks for leases that the node renews while the client lives."""
+    return pb.ReceiveMessageRequest.FromString(data).auto_renew
+
+
 def undelivered(responses: Sequence[bytes]) -> list[pb.Message]:
     """The messages in a stream, which did not reach its caller."""
     read = (pb.ReceiveMessageResponse.FromString(data) for data in responses)
