@@ -37,7 +37,8 @@ def client() -> None:
 def list_clients(connection: Connection, topic: str, group: str, exact: bool, as_json: bool) -> None:
     """List the clients that contacted the nodes within the last minutes: type, group, topics, language, and whether their stream is open.
 
-    Several nodes may know the same client. Settings and transaction checks reach it through the node it is connected to.
+    Several nodes may know the same client. Settings and transaction checks reach it through the node it is connected to. "shared id": the
+    node has met several processes with this client id; give each a host name of its own.
 
     \b
     Examples:
@@ -60,7 +61,7 @@ def list_clients(connection: Connection, topic: str, group: str, exact: bool, as
 
 
 def _row(found: pb.ClientInfo, exact: bool) -> list[Any]:
-    stream = "open" if found.connected else "-"
+    stream = ("open" if found.connected else "-") + (", shared id" if found.shared else "")
     language = f"{found.language} {found.version}".strip() or "-"
     named = [found.client_id, found.node, stream, found.type or "-", found.group or "-", " ".join(found.topics) or "-"]
     return [*named, language, found.hostname or "-", render.age(found.silent_ms, exact)]
@@ -78,4 +79,5 @@ def _as_json(found: pb.ClientInfo) -> dict[str, Any]:
         "version": found.version or None,
         "hostname": found.hostname or None,
         "silent_ms": found.silent_ms,
+        "shared": found.shared,
     }

@@ -1390,7 +1390,7 @@ class ListClientsResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., clients: _Optional[_Iterable[_Union[ClientInfo, _Mapping]]] = ..., unreachable: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClientInfo(_message.Message):
-    __slots__ = ("client_id", "node", "connected", "type", "group", "topics", "language", "version", "hostname", "silent_ms")
+    __slots__ = ("client_id", "node", "connected", "type", "group", "topics", "language", "version", "hostname", "silent_ms", "shared")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -1401,6 +1401,7 @@ class ClientInfo(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     HOSTNAME_FIELD_NUMBER: _ClassVar[int]
     SILENT_MS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     node: str
     connected: bool
@@ -1411,7 +1412,8 @@ class ClientInfo(_message.Message):
     version: str
     hostname: str
     silent_ms: int
-    def __init__(self, client_id: _Optional[str] = ..., node: _Optional[str] = ..., connected: _Optional[bool] = ..., type: _Optional[str] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., hostname: _Optional[str] = ..., silent_ms: _Optional[int] = ...) -> None: ...
+    shared: bool
+    def __init__(self, client_id: _Optional[str] = ..., node: _Optional[str] = ..., connected: _Optional[bool] = ..., type: _Optional[str] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., hostname: _Optional[str] = ..., silent_ms: _Optional[int] = ..., shared: _Optional[bool] = ...) -> None: ...
 
 class RotateReceiptKeyRequest(_message.Message):
     __slots__ = ()

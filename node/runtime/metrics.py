@@ -194,6 +194,9 @@ RECEIVES_GIVEN_BACK = _counter(
     "Answers to a Receive that their client has not provably taken, and whose messages were given back, by reason.",
     "reason",
 )
+SHARED_CLIENT_IDS = _counter(
+    "ledgermq_shared_client_ids_total", "Client ids that were found to be those of several processes, whose leases are kept apart since."
+)
 PERMISSIONS_DENIED = _counter("ledgermq_permissions_denied_total", "Calls of users without the required permission.")
 OVER_QUOTA = _counter("ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS because of a quota, by kind of quota.", "kind")
 FRONT_CONNECTIONS = _gauge("ledgermq_front_connections", "Open client connections, if the port's front end counts them.")

@@ -40,8 +40,8 @@ class ClientList:
         """The clients that this node knows."""
         streams = self._service.streams
         found = admin_pb2.ListClientsResponse()
-        for client_id, settings, silent_s in self._service.clients.known():
-            info = found.clients.add(client_id=client_id, node=self._node, silent_ms=round(silent_s * 1000))
+        for client_id, settings, silent_s, shared in self._service.clients.known():
+            info = found.clients.add(client_id=client_id, node=self._node, silent_ms=round(silent_s * 1000), shared=shared)
             info.connected = streams.get(client_id) is not None
             if settings is not None:
                 _describe(info, settings)

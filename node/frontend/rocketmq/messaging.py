@@ -226,15 +226,15 @@ class MessagingService:
 
     def _enter(self, context: ServerCall) -> Caller:
         """The caller without authentication. Any call is a sign of life."""
-        return self._caller(dict(context.invocation_metadata()))
+        return self._caller(dict(context.invocation_metadata()), context.peer())
 
     async def _authenticated(self, context: ServerCall) -> Caller:
         """The caller after authentication; an unauthenticated call is no sign of life."""
         metadata = dict(context.invocation_metadata())
-        return self._caller(metadata, await self._access.user(metadata, context))
+        return self._caller(metadata, context.peer(), await self._access.user(metadata, context))
 
-    def _caller(self, metadata: Mapping[str, str], user: str = "") -> Caller:
-        return caller_of(metadata, self.clients.on_contact, user, namespaces=self._config.namespaces)
+    def _caller(self, metadata: Mapping[str, str], peer: str, user: str = "") -> Caller:
+        return caller_of(metadata, self.clients.on_contact, user, namespaces=self._config.namespaces, peer=peer)
 
     async def execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         """Execute a call for a broker group led here, from a peer or from the forwarder, and return its response messages.
@@ -245,7 +245,7 @@ class MessagingService:
             return self.commander.answer(request)
         try:
             boot = metadata.get(NODE_BOOT, self._node_boot)
-            caller = caller_of(metadata, lambda client_id: session_of(client_id, boot), namespaces=self._config.namespaces)
+            caller = caller_of(metadata, lambda client_id, _: session_of(client_id, boot), namespaces=self._config.namespaces)
             return await self._executors[method](group, request, caller, deadline)
         except CallRefused as refusal:
             if refusal.refused.reason in AGAIN:

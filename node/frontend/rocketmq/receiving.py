@@ -81,6 +81,7 @@ class Receiver:
 
     async def route(self, data: bytes, caller: Caller, deadline: float | None) -> Sequence[bytes]:
         """The response messages of the stream."""
+        self._clients.on_receive(caller.client_id, caller.peer)
         request = pb.ReceiveMessageRequest.FromString(data)
         job = await self._check(request, caller)
         broker_group = self._broker_group(request, job.topic)
@@ -105,7 +106,7 @@ class Receiver:
             job.polling_s = until - asyncio.get_running_loop().time()
             if job.polling_s <= 0:
                 return failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the leader changed while this call waited; ask again"))
-            job.caller = replace(job.caller, session=self._clients.on_contact(caller.client_id))
+            job.caller = replace(job.caller, session=self._clients.on_contact(caller.client_id, caller.peer))
 
     async def _at_leader(self, broker_group: str, job: _Job, data: bytes, last: float) -> Sequence[bytes]:
         if self._groups.leads(broker_group):

@@ -47,10 +47,10 @@ class Telemetry:
 
     async def serve(self, caller: Caller, context: ServerCall) -> None:
         """Serve one stream until the client ends it."""
-        stream = _Stream(context, self._beat_s, lambda: self._clients.still_open(caller.client_id))
+        stream = _Stream(context, self._beat_s, lambda: self._clients.still_open(caller.client_id, caller.peer))
         try:
             while (data := await context.read()) is not None:
-                self._clients.on_contact(caller.client_id)
+                self._clients.on_contact(caller.client_id, caller.peer)
                 command = pb.TelemetryCommand.FromString(data)
                 if command.WhichOneof("command") == "settings":
                     check_settings(command.settings, caller)

@@ -68,6 +68,8 @@ class Caller:
     """The authenticated user; empty without authentication, and in a forwarded call, which was authenticated where it came in."""
     namespaces: bool = True
     """Whether namespaces count (configuration, access.ignore_namespaces)."""
+    peer: str = ""
+    """The client's connection (`ServerCall.peer`); empty in a forwarded call."""
 
     def metadata(self) -> dict[str, str]:
         """The caller's metadata for another node."""
@@ -75,15 +77,17 @@ class Caller:
         return {**known, NAMESPACE: self.namespace} if self.namespace else known
 
 
-def caller_of(metadata: Mapping[str, str], session: Callable[[str], str], user: str = "", *, namespaces: bool = True) -> Caller:
-    """The caller; only the client id is required (§3.1). `session` returns the session of a client id."""
+def caller_of(
+    metadata: Mapping[str, str], session: Callable[[str, str], str], user: str = "", *, namespaces: bool = True, peer: str = ""
+) -> Caller:
+    """The caller; only the client id is required (§3.1). `session` returns the session of a client id on a connection."""
     client_id = metadata.get(CLIENT_ID, "")
     if not client_id.strip():
         raise fail(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing; every call must carry it")
     if user:
         # Clients choose their ids; the user's name in front keeps a user from acting as another user's client.
         client_id = f"{user}@{client_id}"
-    return Caller(client_id, session(client_id), metadata.get(NAMESPACE, ""), user, namespaces)
+    return Caller(client_id, session(client_id, peer), metadata.get(NAMESPACE, ""), user, namespaces, peer)
 
 
 def topic_of(resource: pb.Resource, caller: Caller) -> str:
