@@ -329,6 +329,15 @@ def pull(channel: grpc.aio.Channel, topic: str) -> Callable[[], Awaitable[None]]
     return once
 
 
+def peek_request(topic: str) -> admin_pb2.PeekRequest:
+    return admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), queue=0, max=1)
+
+
+def lag_request(topic: str) -> admin_pb2.GroupLagRequest:
+    """It concerns every topic of the consumer group."""
+    return admin_pb2.GroupLagRequest(group=admin_pb2.Name(name="bench"))
+
+
 def admin_read(method: str, request: Any, answer: Any) -> Callable[[grpc.aio.Channel, str], Callable[[], Awaitable[None]]]:
     """A question to the admin service."""
 
@@ -364,8 +373,8 @@ def check(status: pb.Status) -> None:
 READS: dict[str, Callable[[grpc.aio.Channel, str], Callable[[], Awaitable[None]]]] = {
     "QueryOffset": query_offset,
     "PullMessage": pull,
-    "Peek": admin_read("Peek", lambda topic: admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), queue=0, max=1), admin_pb2.PeekResponse),
-    "GroupLag": admin_read("GroupLag", lambda topic: admin_pb2.GroupLagRequest(group=admin_pb2.Name(name="bench")), admin_pb2.GroupLagResponse),
+    "Peek": admin_read("Peek", peek_request, admin_pb2.PeekResponse),
+    "GroupLag": admin_read("GroupLag", lag_request, admin_pb2.GroupLagResponse),
 }
 WORK: dict[str, Callable[[grpc.aio.Channel, argparse.Namespace], Awaitable[dict[str, float]]]] = {
     "send": send,

@@ -1,8 +1,8 @@
 """Reads that must miss nothing acknowledged before them, one at a time and 64 at once: each waits for a round of messages that a majority
 answers, which it shares with the reads beside it.
 
-Asked are an idle cluster and one that stores 500 messages a second. `switches` counts how often threads of the nodes gave up the processor, a
-read; an idle cluster's own are subtracted.
+Asked are an idle cluster and one that stores 500 messages a second. `switches` counts how often threads of the nodes gave up the
+processor for one read; an idle cluster's own are subtracted.
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ class Leader:
             log.hold(candidate)
 
     def answered_round(self) -> int:
-        """The last round such that a quorum answered it or a later one; NEVER_NS if this replica alone is one. Who counts is the same as for
-        a commit: no observer, no learner, no provisional copy, and not a leader that was removed."""
+        """The last round such that a quorum answered it or a later one; NEVER_NS if this replica alone is one. The same replicas count as
+        for a commit: no observer, no learner, no provisional copy, and not a leader that was removed."""
         return self._membership.policy.reached(NEVER_NS, self.peers, ANSWERED_ROUND)
 
     # Replication

@@ -98,6 +98,7 @@ class World(Operated):
         for station in self.stations.values():
             station.paused_until = self.now
             station.wall_offset_ms = 0
+            station.clock.go_on(self.now)
             station.clock.set_rate(self.now, 0)
             station.medium.repair()
             if station.medium.harmed:

@@ -163,7 +163,8 @@ def test_6_4_under_every_rule_somebody_is_asked_without_whom_nobody_is_elected(r
     taken, and each that the master wishes to add, because the controller may have agreed to that."""
     raft = Core(RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC), LogView([(0, 0), (1, 1)], 1), HardState(2), Random(1), 0)
     raft.appointed(Appointment(0, 1, 3, "a", {"a": "", "b": ""}), LATER)
-    policy = POLICIES[rule](Members(VOTERS, rule=rule, towards=Rule.IN_SYNC if rule is Rule.ALL else None), raft.config, raft.log_state, raft.isr, raft.timer)
+    members = Members(VOTERS, rule=rule, towards=Rule.IN_SYNC if rule is Rule.ALL else None)
+    policy = POLICIES[rule](members, raft.config, raft.log_state, raft.isr, raft.timer)
     for joins, of_b, of_c in product((False, True), repeat=3):
         raft.isr.joining.clear()
         raft.isr.join({"c"} if joins else set())
@@ -257,8 +258,8 @@ def restarted(term: int, now_ns: int) -> Core:
 
 
 def test_6_4_1_a_restarted_voter_keeps_what_it_may_have_promised() -> None:
-    """§6.4.1, for leaders of earlier releases, which have leases: it may have had contact with a leader until it stopped, and does not remember it. A first start promised nothing, and a
-    handover is requested by the leader itself."""
+    """§6.4.1, for leaders of earlier releases, which have leases: it may have had contact with a leader until it stopped, and does not
+    remember it. A first start promised nothing, and a handover is requested by the leader itself."""
     asks = VoteRequest("b", "a", 9, False, 5, 5)
     raft = restarted(5, LATER)
     early = LATER + raft.config.timing.election_min_ns - 1
