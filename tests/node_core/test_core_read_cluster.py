@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import count
+from typing import Any
 
 import pytest
 
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.calls.read_calls import Confirm, Peek, Peeked
+from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster, Node
@@ -139,6 +141,50 @@ def test_a_leader_whose_machine_was_suspended_answers_nothing_old(seed: int, cut
         story.ask(old)
         story.run(STEP)
     assert not old.group.leader.serving and bool(story.answered[old.name]) is False
+
+
+class Counted(Cluster):
+    """Counts turns and packets by node."""
+
+    def __init__(self, seed: int) -> None:
+        self.turns: Counter[str] = Counter()
+        self.packets: Counter[str] = Counter()
+        super().__init__(seed)
+
+    def turn(self, node: Node, *arguments: Any, **named: Any) -> None:
+        self.turns[node.name] += 1
+        super().turn(node, *arguments, **named)
+
+    def later(self, delay_ns: int, what: str, node: str, value: Any) -> None:
+        if what == "packet":
+            self.packets[value[0]] += 1
+        super().later(delay_ns, what, node, value)
+
+
+@pytest.mark.parametrize("reads", [1, 64])
+def test_what_reads_that_come_together_cost(reads: int) -> None:
+    """A packet to and from each follower, a turn of each follower, and three of the leader, with which the calls and the answers come; 64
+    reads cost as much as one."""
+    story = Story(1)
+    story.cluster = cluster = Counted(1)
+    story.begin()
+    story.run(2000 * MS)
+    leader = cluster.leader()
+    assert leader is not None
+    cluster.packets.clear()
+    while not cluster.packets[leader.name]:
+        story.run(MS)
+    # The heartbeats that were just sent are answered, and the next ones come in 100 ms.
+    story.run(20 * MS)
+    cluster.packets.clear()
+    cluster.turns.clear()
+    calls = [Confirm(next(story.tokens)) for _ in range(reads)]
+    story.put(leader, *calls)
+    story.run(20 * MS)
+    assert all(isinstance(cluster.outcomes[call.token], Confirmed) for call in calls)
+    followers = [name for name in NAMES if name != leader.name]
+    assert cluster.packets == {leader.name: 2, **dict.fromkeys(followers, 1)}
+    assert cluster.turns == {leader.name: 3, **dict.fromkeys(followers, 1)}
 
 
 def test_a_leader_that_is_cut_off_says_that_it_does_not_lead() -> None:
