@@ -3,8 +3,8 @@
 A commit is durable on a majority when it is answered. A commit that names a member counts only while that member owns the queue; the
 group's coordinator decides that. The coordinator is the leader of the topic's first broker group, which may be another node.
 
-A node that was replaced as leader may not know it: it confirms its leadership before it says whose a queue is, and before it calls an offset
-wrong.
+A node that was replaced as leader may not know it. So it confirms its leadership before it says whose a queue is, and before it calls an
+offset wrong.
 """
 
 from __future__ import annotations
