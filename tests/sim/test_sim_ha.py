@@ -119,8 +119,8 @@ def test_observers_take_no_part_whatever_happens_around_them(name: str) -> None:
 
 def test_nobody_is_taken_out_while_the_lease_of_a_former_master_of_an_earlier_release_may_run() -> None:
     """The masters here answer reads by a lease, as those of releases before 0.2.0 did, which a cluster may have during an upgrade. The
-    request of a slave without contact to the master is granted late, after the contact returned. The master is partitioned at that moment and
-    answers reads under the lease that this slave gave it; the slave must not confirm entries while the lease is valid."""
+    request of a slave without contact to the master is granted late, after the contact returned. The master is partitioned at that moment
+    and answers reads under the lease that this slave gave it; the slave must not confirm entries while the lease is valid."""
     directions: dict[str, Value] = {"node": "leader", "inbound": True, "outbound": True, "salt": 0}
     events = (
         FaultEvent(1200 * MS, "quorum-outage", {"for_ns": 1500 * MS, "salt": 0}),
