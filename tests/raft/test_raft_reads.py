@@ -43,6 +43,18 @@ def test_6_4_a_read_waits_for_a_round_that_began_after_it() -> None:
     assert raft.take(LATER).reads == ()
 
 
+@pytest.mark.parametrize("node", ["b", "c"])
+def test_6_4_the_answer_to_any_message_of_the_round_confirms_it(node: str) -> None:
+    """§6.4: each peer's message has a number of its own; that of the first one is enough."""
+    raft = leading()
+    raft.read(7, LATER)
+    (round_,) = [message.round for message in raft.take(LATER).messages if isinstance(message, Append) and message.to == node]
+    raft.step(AppendReply(node, "a", 2, round_ - 1 if node == "b" else round_ - 2, 1, False, 1, 1), LATER)
+    assert raft.take(LATER).reads == ()
+    raft.step(AppendReply(node, "a", 2, round_, 1, False, 1, 1), LATER)
+    assert raft.take(LATER).reads == ((7, 1),)
+
+
 def test_6_4_reads_asked_together_share_a_round() -> None:
     """§6.4: one round for all that wait; those that come meanwhile wait for the next."""
     raft = leading()
