@@ -39,6 +39,7 @@ MODULES = (
     "delivery",
     "push_consumer",
     "polls",
+    "reads",
     "failover",
     "replication",
     "repair",

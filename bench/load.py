@@ -1,6 +1,6 @@
 """The load generator: a lean `grpc.aio` client in its own process that uses the official protocol with our stubs.
 
-`python -m bench.load send|fill|receive|lease|deliver|poll --target HOST:PORT --topic NAME …` prints one JSON line. Requests are built
+`python -m bench.load send|fill|receive|lease|deliver|poll|read --target HOST:PORT --topic NAME …` prints one JSON line. Requests are built
 before the clock starts; answers are parsed and checked, so only acknowledged messages count.
 """
 
@@ -21,12 +21,14 @@ import grpc.aio
 import uvloop
 
 from bench.report import percentile
+from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "bench"), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
 TIMEOUT_S = 10.0
 LEASE_S = 11 * 3600
+ADMIN_OK = 20000
 POLLING_GROUPS = 1000
 REPEATABLE = frozenset({pb.TOO_MANY_REQUESTS, pb.HA_NOT_AVAILABLE, pb.PROXY_TIMEOUT})
 """A fill repeats sends without an answer after a leader change: it needs messages, not each of them exactly once."""
@@ -283,6 +285,76 @@ async def lease(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[
     return {"messages": leased, "seconds": round(seconds, 3), "messages_per_s": round(leased / seconds, 1)}
 
 
+async def read(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
+    """`window` reads in flight that must miss nothing acknowledged before them: `call` names their method."""
+    meter, once = Meter(options.warm_up_s, options.seconds), READS[options.call](channel, options.topic)
+
+    async def worker() -> None:
+        while time.monotonic() < meter.end:
+            started = time.monotonic()
+            await once()
+            meter.count(started)
+
+    await asyncio.gather(*(worker() for _ in range(options.window)))
+    return meter.result()
+
+
+def query_offset(channel: grpc.aio.Channel, topic: str) -> Callable[[], Awaitable[None]]:
+    """The end of a queue."""
+    call: Any = channel.unary_unary(SERVICE + "QueryOffset")
+    request = pb.QueryOffsetRequest(query_offset_policy=pb.END)
+    request.message_queue.topic.name = topic
+    data = request.SerializeToString()
+
+    async def once() -> None:
+        check(pb.QueryOffsetResponse.FromString(await call(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
+
+    return once
+
+
+def pull(channel: grpc.aio.Channel, topic: str) -> Callable[[], Awaitable[None]]:
+    """The first message of a queue."""
+    call: Any = channel.unary_stream(SERVICE + "PullMessage")
+    request = pb.PullMessageRequest(group=pb.Resource(name="bench"), offset=0, batch_size=1)
+    request.message_queue.topic.name = topic
+    request.filter_expression.type, request.filter_expression.expression = pb.TAG, "*"
+    data = request.SerializeToString()
+
+    async def once() -> None:
+        async for part in call(data, metadata=METADATA, timeout=TIMEOUT_S):
+            response = pb.PullMessageResponse.FromString(part)
+            if response.HasField("status"):
+                check(response.status)
+
+    return once
+
+
+def peek_request(topic: str) -> admin_pb2.PeekRequest:
+    return admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), queue=0, max=1)
+
+
+def lag_request(topic: str) -> admin_pb2.GroupLagRequest:
+    """It concerns every topic of the consumer group."""
+    return admin_pb2.GroupLagRequest(group=admin_pb2.Name(name="bench"))
+
+
+def admin_read(method: str, request: Any, answer: Any) -> Callable[[grpc.aio.Channel, str], Callable[[], Awaitable[None]]]:
+    """A question to the admin service."""
+
+    def of(channel: grpc.aio.Channel, topic: str) -> Callable[[], Awaitable[None]]:
+        call: Any = channel.unary_unary("/ledgermq.v1.Admin/" + method)
+        data = request(topic).SerializeToString()
+
+        async def once() -> None:
+            response = answer.FromString(await call(data, timeout=TIMEOUT_S))
+            if response.status.code != ADMIN_OK:
+                raise RuntimeError(f"the server answers {response.status.code}: {response.status.message}")
+
+        return once
+
+    return of
+
+
 def receive_request(options: argparse.Namespace) -> pb.ReceiveMessageRequest:
     request = pb.ReceiveMessageRequest(group=pb.Resource(name=options.group), batch_size=32)
     request.message_queue.topic.name = options.topic
@@ -298,6 +370,12 @@ def check(status: pb.Status) -> None:
         raise RuntimeError(f"the server answers {status.code}: {status.message}")
 
 
+READS: dict[str, Callable[[grpc.aio.Channel, str], Callable[[], Awaitable[None]]]] = {
+    "QueryOffset": query_offset,
+    "PullMessage": pull,
+    "Peek": admin_read("Peek", peek_request, admin_pb2.PeekResponse),
+    "GroupLag": admin_read("GroupLag", lag_request, admin_pb2.GroupLagResponse),
+}
 WORK: dict[str, Callable[[grpc.aio.Channel, argparse.Namespace], Awaitable[dict[str, float]]]] = {
     "send": send,
     "fill": fill,
@@ -305,6 +383,7 @@ WORK: dict[str, Callable[[grpc.aio.Channel, argparse.Namespace], Awaitable[dict[
     "lease": lease,
     "deliver": deliver,
     "poll": poll,
+    "read": read,
 }
 
 
@@ -320,6 +399,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--target", required=True)
     out.add_argument("--topic", required=True)
     out.add_argument("--group", default="bench")
+    out.add_argument("--call", choices=READS, default="QueryOffset", help="read: the method")
     out.add_argument("--window", type=int, default=64)
     out.add_argument("--batch", type=int, default=1)
     out.add_argument("--rate", type=float, help="sends per second")

@@ -501,14 +501,6 @@ class Core:
         self._now_ns = now_ns
         self.reads.ask(token, leads=self.election.leading is not None)
 
-    def lease_index(self, now_ns: int) -> int | None:
-        """Leader only (§6.4.1): the entry that must be applied before a read is answered now; None if nothing proves that no other replica
-        leads. Always None for the rest of a term in which a target was told to campaign."""
-        leading = self.election.leading
-        if leading is None or self.handovers.lease_given_up or self.outbox.fence is not None:
-            return None
-        return leading.lease_index(now_ns)
-
     def appointed(self, appointment: Appointment, now_ns: int) -> None:
         """The controller agreed on this appointment; a late or repeated one has no effect."""
         if self.outbox.fence is not None or not self.isr.learn(appointment, now_ns):

@@ -186,7 +186,7 @@ class Election:
         """Stickiness: a voter that recently heard a living leader helps no other candidate to depose it."""
         timer = self._timer
         if self.role is Role.LEADER or now_ns < timer.promised_until_ns:
-            # Before its restart this replica may have heard a leader whose lease rests on that.
+            # Before its restart this replica may have heard a leader. One of a release before 0.2.0 has a lease that rests on that.
             return True
         return self.leader is not None and now_ns - timer.last_contact_ns < self._config.timing.election_min_ns
 

@@ -1,6 +1,6 @@
 """How long this replica waits for its leader: the election timer, the last contact, and the slack for late signs of life.
 
-Only waiting depends on the slack; votes, leases and commits do not.
+Only waiting depends on the slack; votes and commits do not.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ SLACK_FADES = 8
 
 class ElectionTimer:
     """Invariant: a follower neither campaigns nor votes for another candidate within the shortest election timeout after it heard the
-    leader, because slack is never negative. Leases (`reads.lease_ns`) rest on that shortest timeout, whatever slack any replica has.
+    leader, because slack is never negative. So nobody deposes a leader that a majority hears; and a leader of a release before 0.2.0, which
+    a cluster may have during an upgrade, answers reads by a lease that rests on it.
 
     due_ns            when this replica campaigns unless it hears its leader before
     excused           the running timer has already expired once, when this replica was late itself
     last_contact_ns   when the leader that is followed was last heard; on a leader, when it last heard the leader before it
-    promised_until_ns until when a promise made before a restart may still support a leader's lease
+    promised_until_ns until when a leader that was heard before a restart may still count on this replica
     """
 
     def __init__(self, timing: Timing, chance: Chance, now_ns: int, *, promised: bool) -> None:

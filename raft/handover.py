@@ -31,11 +31,10 @@ def objection(config: RaftConfig, peer: Peer, now_ns: int) -> str | None:
 class Handovers:
     """The handovers of this replica; methods that take a `leader` are for leaders only.
 
-    current         the handover under way
-    failure         why the last one failed, as a text for the operator; empty while one is under way
-    leaving         this replica is about to stop: it takes over no leadership any more, and says so
-    lease_given_up  a target was told to campaign in this term: its vote requests override the voters' promises, and may come late
-    retiring        a leader that was removed from the voters has begun to hand over
+    current   the handover under way
+    failure   why the last one failed, as a text for the operator; empty while one is under way
+    leaving   this replica is about to stop: it takes over no leadership any more, and says so
+    retiring  a leader that was removed from the voters has begun to hand over
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -47,12 +46,10 @@ class Handovers:
         self.current: Handover | None = None
         self.failure = ""
         self.leaving = False
-        self.lease_given_up = False
         self.retiring = False
 
     def begin_leading(self) -> None:
         self.failure = ""
-        self.lease_given_up = False
 
     def drop(self) -> None:
         """Drop the handover, because the role changed."""
@@ -115,7 +112,6 @@ class Handovers:
             self._log.request_flush()
         if current.closed and self._holds_everything(peer) and now_ns >= current.again_ns:
             current.notify(now_ns + timing.heartbeat_ns)
-            self.lease_given_up = True
             policy = self._membership.policy
             if policy.controller_elects:
                 self._isr.request_master(policy.members, peer.node, current.cause, leader.term)

@@ -124,8 +124,8 @@ class IsrReview:
     def _is_late(self, node: str, now_ns: int) -> bool:
         peer, timing = self._peers.get(node), self._config.timing
         if now_ns - self._timer.last_contact_ns < timing.election_min_ns:
-            # The former master may still answer reads under a lease that this replica's own answers support; until that ends, nothing may
-            # be committed without the former master.
+            # A former master of a release before 0.2.0 may still answer reads under a lease that this replica's own answers support; until
+            # that ends, nothing may be committed without the former master.
             return False
         if peer is None:
             return True

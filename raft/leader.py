@@ -1,5 +1,5 @@
-"""Leading: sends every peer the log within its window, keeps the group quiet with heartbeats, learns what a quorum holds, and answers reads
-that rest on leading (Raft §5.3; dissertation §6.4).
+"""Leading: sends every peer the log within its window, keeps the group quiet with heartbeats, learns what a quorum holds, and asks a quorum
+for the reads that rest on leading (Raft §5.3; dissertation §6.4).
 
 `Leader` is created when this replica becomes leader of a term, and dropped with the role. `progress.py` tracks each peer, `reads.py` the
 waiting reads; `policy.py` says what a quorum is.
@@ -7,7 +7,7 @@ waiting reads; `policy.py` says what a quorum is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from operator import attrgetter
 
 from ledgermq.proto.types import PeerProgress, Role
@@ -17,14 +17,12 @@ from ledgermq.raft.isr_review import IsrReview
 from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Extent, LeftBehind
 from ledgermq.raft.parts import Parts
 from ledgermq.raft.progress import Peer, Stage
-from ledgermq.raft.reads import lease_ns
 from ledgermq.raft.window import Window
 
 NEVER_NS = 1 << 62
 
 DURABLE: Callable[[Peer], int] = attrgetter("durable")
 ANSWERED_ROUND: Callable[[Peer], int] = attrgetter("answered_round")
-CONFIRMED_NS: Callable[[Peer], int] = attrgetter("confirmed_ns")
 """The values of a peer that a quorum is computed over."""
 
 
@@ -133,7 +131,8 @@ class Leader:
             log.hold(candidate)
 
     def answered_round(self) -> int:
-        """The last round such that a quorum answered it or a later one."""
+        """The last round such that a quorum answered it or a later one; NEVER_NS if this replica alone is one. The same replicas count as
+        for a commit: no observer, no learner, no provisional copy, and not a leader that was removed."""
         return self._membership.policy.reached(NEVER_NS, self.peers, ANSWERED_ROUND)
 
     # Replication
@@ -170,7 +169,9 @@ class Leader:
             self._timer.note_silence(now_ns - quorum_ns, now_ns)
 
     def replicate(self, now_ns: int) -> tuple[Push, ...]:
-        """Push what the windows allow; send a short message to peers without a push that need a heartbeat, a probe or commit news.
+        """Push what the windows allow; send a short message to peers without a push that need a heartbeat, a probe or commit news, and to
+        those whose answers count if a round of reads begins. Such a round is no heartbeat: nothing that is done once in a heartbeat period
+        may depend on how often something is read.
 
         A peer needs the commit index only to apply entries, and no caller of the leader waits for that, so the commit index comes with the
         next push or heartbeat. Invariant: the commit index of a reachable peer is behind by at most one heartbeat period. Only a peer where
@@ -178,8 +179,10 @@ class Leader:
         """
         config, log, membership, messages = self._config, self._log, self._membership, self._outbox.messages
         timing, end_index, commit_index = config.timing, log.view.end_index, log.commit_index
-        asks = self._reads.asked and self.is_of_this_term(commit_index) and self._reads.begin(commit_index, self.round + 1)
-        beat = asks or now_ns >= self.heartbeat_due_ns
+        asked: Collection[str] = ()
+        if self._reads.asked and self.is_of_this_term(commit_index) and self._reads.begin(commit_index, self.round + 1):
+            asked = membership.policy.required()
+        beat = now_ns >= self.heartbeat_due_ns
         if beat:
             self.heartbeat_due_ns = now_ns + timing.heartbeat_ns
             self._check_contact_later(now_ns)
@@ -197,10 +200,11 @@ class Leader:
                     ranges = ranges if size else 0
             if ranges:
                 pushes.append(Push(peer.node, peer.next_index, size, ranges))
-            needed = beat or peer.probe_due or (not ranges and peer.durable < urgent_index and peer.lacks_urgency(urgent_index))
+            needed = beat or peer.probe_due or peer.node in asked
+            needed = needed or (not ranges and peer.durable < urgent_index and peer.lacks_urgency(urgent_index))
             lacks_news = peer.watched and not ranges and peer.lacks_news(commit_index)
             if needed or (lacks_news and news_due):
-                messages.append(self._append_to(peer, peer.anchor(), None, now_ns, quiet=not needed))
+                messages.append(self._append_to(peer, peer.anchor(), None, quiet=not needed))
             else:
                 waits = waits or lacks_news
             if beat and peer.needs_snapshot:
@@ -219,14 +223,14 @@ class Leader:
         lacks_urgency = peer.durable < log.urgent_index and peer.lacks_urgency(log.urgent_index)
         return lacks_urgency or (peer.watched and peer.lacks_news(log.commit_index))
 
-    def _append_to(self, peer: Peer, prev_index: int, extent: Extent | None, now_ns: int, *, quiet: bool = False) -> Append:
+    def _append_to(self, peer: Peer, prev_index: int, extent: Extent | None, *, quiet: bool = False) -> Append:
         log, view = self._log, self._log.view
         self.round += 1
         prev_term = view.term_at(prev_index)
         lazy, early = self._may_be_late(peer, prev_index, extent), extent is not None and extent.first_index <= log.early_index
         place = prev_index, NO_TERM if prev_term is None else prev_term, log.commit_index
         message = Append(self._config.node, peer.node, self.term, self.round, *place, extent, lazy, early, view.end_index, quiet)
-        peer.asked(message, prev_index if extent is None else extent.last_index, now_ns)
+        peer.asked(message, prev_index if extent is None else extent.last_index)
         return message
 
     def _may_be_late(self, peer: Peer, prev_index: int, extent: Extent | None) -> bool:
@@ -238,7 +242,7 @@ class Leader:
     def pushed(self, to: str, extent: Extent, now_ns: int) -> Append:
         """The driver read this range for a `Push`. Returns the message that carries it."""
         peer = self.peers[to]
-        message = self._append_to(peer, extent.first_index - 1, extent, now_ns)
+        message = self._append_to(peer, extent.first_index - 1, extent)
         peer.pushed(extent, message.round, now_ns)
         if peer.pace is not None:
             # One range may exceed the remaining bytes, so that an entry of any size fits.
@@ -270,7 +274,7 @@ class Leader:
             for peer in self.peers.values()
         )
 
-    # Contact and reads
+    # Contact
 
     def silence_ns(self, now_ns: int) -> int:
         """How long the leader lacked the contact it needs to continue, if that is too long; otherwise 0."""
@@ -287,12 +291,3 @@ class Leader:
     def wake_at_ns(self) -> int:
         """When the leader is due at the latest."""
         return min(self.heartbeat_due_ns, self.news_due_ns, self.contact_due_ns)
-
-    def lease_index(self, now_ns: int) -> int | None:
-        """Dissertation §6.4.1: the entry that must be applied before a read is answered now; None if nothing proves that no other replica
-        leads. To be asked again after the data was read."""
-        commit_index = self._log.commit_index
-        if not self.is_of_this_term(commit_index):
-            return None
-        sent_ns = self._membership.policy.reached(now_ns, self.peers, CONFIRMED_NS)
-        return commit_index if now_ns - sent_ns < lease_ns(self._config.timing.election_min_ns) else None

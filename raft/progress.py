@@ -12,7 +12,6 @@ from ledgermq.raft.messages import Append, AppendReply, Extent
 from ledgermq.raft.window import Window
 
 RETIRED_BOOTS = 8
-LONG_AGO_NS = -(1 << 62)
 
 
 class Stage(Enum):
@@ -51,7 +50,6 @@ class Peer:
     probe_due       an answer changed what to ask about: ask at once instead of with the next heartbeat
     provisional     it said that its copies, answers and votes do not count
     answered_round  the last round it is known to have received
-    confirmed_ns    when the last round it is known to have received was sent, or an earlier time
     named_at        the entry by which this leader gave it another directory: a replica without that entry may be its former life
     removed_by      the entry that removed it from the group; that entry is still sent to it
     leaving         it said that it is about to stop; it takes over no leadership
@@ -83,13 +81,10 @@ class Peer:
         self.sent_urgent = -1
         self.provisional = False
         self.answered_round = 0
-        self.confirmed_ns = LONG_AGO_NS
         self.named_at = -1
         self.removed_by: int | None = None
         self.forget_at_ns = 0
         self.contact_ns = now_ns
-        self._asked: tuple[int, int] | None = None
-        """A round that was sent to it and not answered yet, and when it was sent."""
         self._progress_ns = now_ns
         self.boot_id: int | None = None
         self._retired_boots: dict[int, int] = {}
@@ -137,11 +132,9 @@ class Peer:
         self.boot_id = reply.boot_id
         return True
 
-    def asked(self, message: Append, last_index: int, now_ns: int) -> None:
-        """This message, which ends with `last_index`, is about to be sent to it, not before `now_ns`."""
+    def asked(self, message: Append, last_index: int) -> None:
+        """This message, which ends with `last_index`, is about to be sent to it."""
         self.probe_due = False
-        if self._asked is None and not message.quiet:
-            self._asked = (message.round, now_ns)
         self.sent_commit = max(self.sent_commit, min(message.commit_index, last_index))
         if not message.lazy:
             self.sent_urgent = max(self.sent_urgent, last_index)
@@ -154,8 +147,6 @@ class Peer:
         self.leaving, self.watched = reply.leaving, reply.watched
         self.provisional = reply.provisional or reply.received < self.named_at
         self.answered_round = max(self.answered_round, reply.round)
-        if self._asked is not None and self._asked[0] <= reply.round:
-            self.confirmed_ns, self._asked = self._asked[1], None
 
     def rename(self, index: int, round_: int) -> None:
         """From this entry on it is known by another directory; what the former one confirmed no longer counts."""

@@ -1,29 +1,23 @@
-"""Linearizable reads without an entry (Raft dissertation §6.4): which reads wait for which round, and how long a lease lasts.
+"""Linearizable reads without an entry (ReadIndex, Raft dissertation §6.4): which reads wait for which round.
 
 A read may be answered from the state at a commit index that was current after the read was requested, if no other leader could have
-committed anything by then. ReadIndex proves that with a round of messages that began after the request and that a majority answered; a
-lease proves it with the promise of a majority to elect no other leader for a while. This module keeps the state of both; it decides nothing
-about roles.
+committed anything by then. A *round* proves that: messages that the leader sent after the request, and that a quorum answered in the
+leader's term. Whoever answers has not voted in a later term by then, so no later leader was elected before the round began. The proof needs
+no clock. A lease would need one, and the clock of a machine that was suspended stands still (docs/divergence.md).
+
+Every message has a number, which grows over all peers within a term, and every answer names the highest number that its sender has seen.
+So an answer that was sent before the round began names a smaller number, and confirms nothing; an answer to any later message confirms the
+round. This module keeps which read waits for which round; it decides nothing about roles.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-DRIFT_DIVISOR = 10
-"""The clocks of two nodes may drift apart by a tenth (1/10) during one lease."""
-
-
-def lease_ns(election_min_ns: int) -> int:
-    """How long, after a round that a majority answered was sent, no other leader can be elected. Every voter that answered refuses all
-    candidates for the shortest election timeout after it heard the round, which was later than its sending. A voter whose election timeout
-    was lengthened by late signs of life (`ElectionTimer.slack_ns`) promises no more than any other, so a lease never grows with slack."""
-    return election_min_ns - election_min_ns // DRIFT_DIVISOR
-
 
 @dataclass(slots=True)
 class Batch:
-    """Reads that are decided together once a majority answered a message of round `round` or later."""
+    """Reads that are decided together once a quorum answered a message of round `round` or later."""
 
     round: int
     index: int
@@ -32,8 +26,8 @@ class Batch:
 
 @dataclass(slots=True)
 class Reads:
-    """ReadIndex requests of a leader (§6.4): those requested since the last round began, and those whose round is under way. There is one
-    round at a time, so that rounds never exceed what the links can answer."""
+    """The reads of a leader: those requested since the last round began, and those whose round is under way. There is at most one round at
+    a time, so that however many reads there are, rounds never exceed what the links can answer."""
 
     asked: list[int] = field(default_factory=list)
     underway: Batch | None = None
@@ -54,7 +48,7 @@ class Reads:
         return True
 
     def answered(self, round_: int) -> None:
-        """A majority answered this round or a later one."""
+        """A quorum answered this round or a later one."""
         if self.underway is not None and round_ >= self.underway.round:
             self.done += [(token, self.underway.index) for token in self.underway.tokens]
             self.underway = None

@@ -40,14 +40,15 @@ from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import Frame, HardState, Identity, Range, Role, SyncedMark
 from ledgermq.raft.config import Members, RaftConfig, Rule
 from ledgermq.raft.core import Core
+from ledgermq.raft.effects import Push
 from ledgermq.raft.election import Election
 from ledgermq.raft.ha_control import Appointment, ElectionRequest, elect
 from ledgermq.raft.isr_review import IsrReview
-from ledgermq.raft.leader import ANSWERED_ROUND, DURABLE
+from ledgermq.raft.leader import ANSWERED_ROUND, NEVER_NS
 from ledgermq.raft.leader import Leader as RaftLeader
 from ledgermq.raft.log_state import LogState
 from ledgermq.raft.membership import MemberChange, Membership
-from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message, VoteRequest
+from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, Message, VoteRequest
 from ledgermq.raft.policy import POLICIES, InSync, Peers, Policy, is_there
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import reached_by_majority
@@ -80,8 +81,8 @@ class Bug(str, Enum):
     VOTE_FOR_ANY_LOG = "vote-for-any-log"
     COMMIT_UNVERIFIED = "commit-unverified"
     LEADER_FORGOTTEN = "leader-forgotten"
-    LEASE_FROM_RECEIPT = "lease-from-receipt"
-    LEASE_OUTLIVES_TRANSFER = "lease-outlives-transfer"
+    READS_BY_LEASE = "reads-by-lease"
+    ANY_ANSWER_CONFIRMS = "any-answer-confirms"
     ANSWER_BEFORE_COMMIT = "answer-before-commit"
     SNAPSHOT_ABOVE_DURABLE = "snapshot-above-durable"
     TRIM_WITHOUT_SNAPSHOT = "trim-without-snapshot"
@@ -104,7 +105,7 @@ class Bug(str, Enum):
     ACK_BEFORE_TERM_START = "ack-before-term-start"
     CHANGE_OVER_AT_ONCE = "change-over-at-once"
     UNCONFIRMED_SHOWN = "unconfirmed-shown"
-    LEASE_BY_MAJORITY = "lease-by-majority"
+    READS_BY_MAJORITY = "reads-by-majority"
     EVICTED_WISHED_BACK = "evicted-wished-back"
     FINISH_ASKS_ONE_LESS = "finish-asks-one-less"
     LEVEL_NOT_RAISED = "level-not-raised"
@@ -272,31 +273,46 @@ class CommitsUnverified(LogState):
 
 
 class ForgetsLeader(Election):
-    """Votes for others although it hears a leader, and right after its start (Raft dissertation §4.2.3, §6.4.1)."""
+    """Votes for others although it hears a leader, and right after its start (Raft dissertation §4.2.3)."""
 
     def hears_leader(self, now_ns: int) -> bool:
         return False
 
 
-class LeasesFromReceipt(RaftLeader):
-    """Starts a lease when the answers of a round arrive, instead of when the round was sent."""
+class ReadsByLease(RaftLeader):
+    """Answers reads alone for nine tenths of the shortest election timeout after it sent a message that a quorum answered (Raft
+    dissertation §6.4.1). By its own clock, that is right."""
 
-    def lease_index(self, now_ns: int) -> int | None:
-        sent = {peer.node: peer.confirmed_ns for peer in self.peers.values()}
-        for peer in self.peers.values():
-            peer.confirmed_ns = max(peer.confirmed_ns, peer.contact_ns)
-        found = super().lease_index(now_ns)
-        for peer in self.peers.values():
-            peer.confirmed_ns = sent[peer.node]
-        return found
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._sent_ns: dict[int, int] = {}
+        self._now_ns = 0
+
+    def replicate(self, now_ns: int) -> tuple[Push, ...]:
+        self._now_ns = now_ns
+        before = self.round
+        pushes = super().replicate(now_ns)
+        self._sent_ns.update(dict.fromkeys(range(before + 1, self.round + 1), now_ns))
+        return pushes
+
+    def pushed(self, to: str, extent: Extent, now_ns: int) -> Append:
+        message = super().pushed(to, extent, now_ns)
+        self._sent_ns[message.round] = now_ns
+        return message
+
+    def answered_round(self) -> int:
+        answered = super().answered_round()
+        sent_ns, lease_ns = self._sent_ns.get(answered), self._config.timing.election_min_ns * 9 // 10
+        return answered if sent_ns is None or self._now_ns - sent_ns >= lease_ns else NEVER_NS
 
 
-class LeasesThroughTransfers(Core):
-    """Keeps its lease although it told another node to take over."""
+class TakesAnyAnswer(RaftLeader):
+    """Takes every answer for one to its latest message, also one that was sent long ago."""
 
-    def lease_index(self, now_ns: int) -> int | None:
-        leading = self.election.leading
-        return None if leading is None or self.outbox.fence is not None else leading.lease_index(now_ns)
+    def on_append_reply(self, reply: AppendReply, now_ns: int) -> None:
+        super().on_append_reply(reply, now_ns)
+        self.peers[reply.sender].answered_round = self.round
+        self._reads.answered(self.answered_round())
 
 
 class ChangesAtOnce(Core):
@@ -500,11 +516,11 @@ class CountsAMajority(InSync):
         return reached_by_majority([own, *(NO_INDEX if peer is None or peer.provisional else value(peer) for peer in others)])
 
 
-class LeasesByMajority(CountsAMajority):
-    """The same, only for its lease and for contact: commits and ReadIndex wait for the whole set."""
+class ReadsByMajority(CountsAMajority):
+    """The same, only for the rounds of reads: commits wait for the whole set."""
 
     def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
-        return (InSync if value in (DURABLE, ANSWERED_ROUND) else CountsAMajority).reached(self, own, peers, value)
+        return (CountsAMajority if value is ANSWERED_ROUND else InSync).reached(self, own, peers, value)
 
 
 class NeverShort(Core):
@@ -618,8 +634,8 @@ CORES: dict[Bug, type[Core]] = {
     Bug.VOTE_FOR_ANY_LOG: core_with(election_type=VotesForAnyLog),
     Bug.COMMIT_UNVERIFIED: core_with(log_type=CommitsUnverified),
     Bug.LEADER_FORGOTTEN: core_with(election_type=ForgetsLeader),
-    Bug.LEASE_FROM_RECEIPT: core_with(leader_type=LeasesFromReceipt),
-    Bug.LEASE_OUTLIVES_TRANSFER: LeasesThroughTransfers,
+    Bug.READS_BY_LEASE: core_with(leader_type=ReadsByLease),
+    Bug.ANY_ANSWER_CONFIRMS: core_with(leader_type=TakesAnyAnswer),
     Bug.TWO_CHANGES_AT_ONCE: ChangesAtOnce,
     Bug.PROVISIONAL_COUNTED: core_with(policies=with_policies(counts_provisional)),
     Bug.SHRUNK_BEFORE_AGREED: ShrinksAtOnce,
@@ -633,7 +649,7 @@ CORES: dict[Bug, type[Core]] = {
     Bug.ELECTED_OUT_OF_SYNC: core_in_sync(TakesAnyOffice),
     Bug.INCARNATION_IGNORED: core_in_sync(TakesAnyOffice, membership_type=TakesAnyDirectory),
     Bug.CHANGE_OVER_AT_ONCE: ChangesRuleAtOnce,
-    Bug.LEASE_BY_MAJORITY: core_in_sync(LeasesByMajority),
+    Bug.READS_BY_MAJORITY: core_in_sync(ReadsByMajority),
 }
 REPLICAS: dict[Bug, type[RaftReplica]] = {
     Bug.CHAIN_NOT_VERIFIED: TrustsPayloads,

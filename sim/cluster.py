@@ -26,6 +26,7 @@ from ledgermq.node.broker.calls.member_calls import (
     Returned,
 )
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
+from ledgermq.node.broker.calls.read_calls import Confirm, Peek
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
 from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.flush import FlushPolicy
@@ -157,7 +158,6 @@ class Cluster:
         """The last events, for a timeline."""
         self._slow: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {}
         self.healed = False
-        self._leases_seen = 0
         self.hopeless = False
         """The same place is damaged on every replica: the cluster must keep refusing it by name."""
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -166,6 +166,10 @@ class Cluster:
         self._token = 0
         self._waiting: dict[int, tuple[Callable[[Answer], None], Life | None]] = {}
         """Clients' calls by token, and the process that accepted them."""
+        self._asked_at = 0
+        """How much was committed when deposed leaders were last asked."""
+        self._reading: dict[int, tuple[int, Life]] = {}
+        """Reads by token: the last entry that was committed when the read came to a process, and that process."""
         self._touched: list[str] = []
         habits = habits or Habits()
         self.decisions = Decisions(self.histories, self.settings.transactions.checks_max)
@@ -201,7 +205,7 @@ class Cluster:
         action(*arguments)
         if self._touched:
             self.look()
-            self._leases_are_true()
+            self._ask_deposed()
 
     def look(self) -> None:
         """Run every checker after every step, on the node that acted in it."""
@@ -211,18 +215,19 @@ class Cluster:
             if station.life is not None:
                 self.checkers.look(name, station.lives, station.life)
 
-    def _leases_are_true(self) -> None:
-        """A node that would answer a read by its lease now must know every committed entry (dissertation §6.4)."""
-        if len(self.truth) == self._leases_seen:
+    def _ask_deposed(self) -> None:
+        """Another leader has committed something: somebody reads from every node that still believes that it leads. Nobody waits for the
+        answer, but it must be true."""
+        if len(self.truth) == self._asked_at:
             return
-        self._leases_seen = len(self.truth)
+        self._asked_at = len(self.truth)
+        newest = self.truth.terms[-1]
         for station in self.stations.values():
             life = station.life
-            if life is None or life.role is not Role.LEADER or self.now < station.paused_until:
+            if life is None or life.role is not Role.LEADER or life.term >= newest:
                 continue
-            index = life.replica.lease_index(station.clock.at(self.now))
-            if index is not None and index < len(self.truth) - 1:
-                raise Violation("read", f"{station.name} would answer reads up to entry {index}, but {len(self.truth) - 1} is committed")
+            if not any(reader is life for _, reader in self._reading.values()):
+                self.ask(station.name, Confirm, lambda outcome: None)
 
     # -- nodes ----------------------------------------------------------------------------------------------------------------------
 
@@ -384,6 +389,7 @@ class Cluster:
         self.coverage["crashes"] += 1
         self.coverage["files-trimmed"] += life.keeper.trimming.files_removed
         self.checkers.dies(station.name, life)
+        self._reading = {token: read for token, read in self._reading.items() if read[1] is not life}
         self._nothing_gone(station.name, life)
         for token in [token for token, (_, taken) in self._waiting.items() if taken is life]:
             self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
@@ -397,6 +403,12 @@ class Cluster:
         self.note(f"paused for {duration_ns // MS} ms", name)
         self.after(duration_ns, self._turn_soon, station)
         self.after(duration_ns, self._work_soon, station)
+
+    def suspend(self, name: str, duration_ns: int) -> None:
+        """Suspend the machine: the process is paused, and its monotonic clock stands still."""
+        if not self.healed:
+            self.pause(name, duration_ns)
+            self.stations[name].clock.stand_still(self.now, duration_ns)
 
     def set_clock(self, name: str, ppm: int) -> None:
         """Set the rate of a node's monotonic clock; its timers are recalculated."""
@@ -624,6 +636,8 @@ class Cluster:
         if isinstance(call, Receive):
             # A server converts a caller's deadline to its own clock.
             call = replace(call, deadline_ns=station.clock.at(call.deadline_ns))
+        if isinstance(call, Peek | Confirm):
+            self._reading[token] = len(self.truth) - 1, life
         life.calls.append(call)
         if not (life.syncing and life.hold_calls):
             self._turn_soon(station)
@@ -631,6 +645,10 @@ class Cluster:
     def _done(self, node: str, done: Done) -> None:
         """An answer leaves the cluster: from now on it must hold, whether a client receives it or not."""
         outcome = done.outcome
+        committed, life = self._reading.pop(done.token, (-1, None))
+        if life is not None and not isinstance(outcome, Refused) and life.machine.applied_index < committed:
+            known = f"{node} answered from what it had applied, entry {life.machine.applied_index}"
+            raise Violation("read", f"{known}, although {committed} was committed before the read came")
         if isinstance(outcome, Produced | FrameProduced):
             life = self.stations[node].life
             assert life is not None

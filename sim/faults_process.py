@@ -19,7 +19,7 @@ ACCESSES = 200
 RECOVERY_ACCESSES = 60
 HOUR_MS = 3_600_000
 DRIFT_PPM = 50_000
-"""The drift of each clock. Two clocks differ by less than the tenth that a lease allows (raft/reads.py): 1.05 / 0.95 < 1 / 0.9."""
+"""The greatest drift of a clock; that of a crystal is a thousandth of it."""
 LOOK_NS = MS // 4
 LOOKS = 1000
 """How often, and how many times, a log is checked until it was truncated. Each check is a step of the run."""
@@ -65,6 +65,17 @@ def starve(world: World, event: FaultEvent) -> None:
     for each in names:
         world.starving.starve(each, event.number("longest_ns"))
         world.after(event.number("for_ns"), partial(world.starving.starve, each, 0))
+
+
+def suspend(world: World, event: FaultEvent) -> None:
+    """The machine of one node is suspended, or moved: no processor, no network, and its monotonic clock stands still. The network is back a
+    while after the machine goes on."""
+    name = target(world, event)
+    if name is not None:
+        for_ns = event.number("for_ns")
+        number = world.network.sever(around(name, world.names))
+        world.suspend(name, for_ns)
+        world.after(for_ns + event.number("apart_ns"), partial(world.network.end, number))
 
 
 def pause_majority(world: World, event: FaultEvent) -> None:
@@ -143,7 +154,7 @@ def _true_again(world: World, name: str) -> None:
 
 
 def _drifts(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
-    """Half of the drifts are as of crystals, half up to what lease reads tolerate."""
+    """Half of the drifts are small."""
     most = DRIFT_PPM if chance.random() < 0.5 else DRIFT_PPM // 100
     return {"node": some_node(chance, names), "ppm": chance.randrange(-most, most + 1)}
 
@@ -178,6 +189,16 @@ KINDS: dict[str, Kind] = {
     "power-cut": Kind((15, 17), "power cut of one node: any subset of what was not synced is lost", BACK, partial(end, power=True)),
     "power-cut-all": Kind((16,), "power cut of every node at once", nothing, partial(end_many, power=True)),
     "pause": Kind((5, 32), "a node stands still: SIGSTOP, a stalled interpreter", a_while(50, 3000), pause),
+    "suspend": Kind(
+        (52,),
+        "the machine of the leader is suspended: it stands still, cut off, and so does its monotonic clock",
+        lambda chance, names: {
+            "node": LEADER,
+            "for_ns": chance.randrange(100 * MS, 3000 * MS),
+            "apart_ns": chance.randrange(400 * MS),
+        },
+        suspend,
+    ),
     "starved": Kind(
         (51,),
         "the threads of one node, or of all, wait for a processor: mostly not at all, sometimes for 0.1 to 1.5 s",

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 
 from ledgermq.sim.checkers import Violation
-from ledgermq.sim.clients import CONSUMER_GROUP, QUEUES
+from ledgermq.sim.clients import QUEUES
 from ledgermq.sim.cluster import RECONCILE_NS, SECOND
 from ledgermq.sim.natives import judge
 from ledgermq.sim.network import MS
@@ -98,6 +98,7 @@ class World(Operated):
         for station in self.stations.values():
             station.paused_until = self.now
             station.wall_offset_ms = 0
+            station.clock.go_on(self.now)
             station.clock.set_rate(self.now, 0)
             station.medium.repair()
             if station.medium.harmed:
@@ -144,8 +145,9 @@ class World(Operated):
             if upgraded and (behind := [life.group.node for life in lives if life is not None and life.machine.level < NEXT_LEVEL]):
                 raise Violation("level", f"the upgrade is finished, and {', '.join(behind)} is at the former level")
             if same and self._all_count() and (not drains or self._all_acknowledged()):
-                # Polls of many groups follow each other without a gap.
-                self._end_late_groups()
+                # Polls of several clients may follow each other without a gap, for ever.
+                for client in (*self.clients, *self.fifo_consumers):
+                    client.wind_down(receives=False)
                 if self._waiting:
                     continue
                 self.coverage["drained"] += drains
@@ -164,13 +166,6 @@ class World(Operated):
         """Whether a delayed message is still to be delivered."""
         machine = next(life for life in self._in_force() if life is not None).machine
         return self.timetable.waits(machine.timers, self.now // MS)
-
-    def _end_late_groups(self) -> None:
-        for client in self.clients:
-            if client.group != CONSUMER_GROUP:
-                client.wind_down(receives=False)
-        for consumer in self.fifo_consumers:
-            consumer.wind_down(receives=False)
 
     def _all_acknowledged(self) -> bool:
         """Whether every message was delivered and none is in flight."""

@@ -217,13 +217,8 @@ class Replicator(Protocol):
         """Leader only: the change due for a returning learner that has caught up, to pass to `propose_members` in the same turn."""
         ...
 
-    def lease_index(self, now_ns: int) -> int | None:
-        """The entry to apply before this leader answers a read on its own; None: it has no lease. The caller must ask again after it has
-        read the data."""
-        ...
-
     def read_index(self, token: int, now_ns: int) -> None:
-        """Ask a majority whether this replica leads. The answer comes in `ReplicaOutput.reads` under this token, whatever the role is
+        """Ask a quorum whether this replica leads. The answer comes in `ReplicaOutput.reads` under this token, whatever the role is
         then."""
         ...
 

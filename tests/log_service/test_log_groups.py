@@ -9,6 +9,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.frontend.native.committing import OWNED
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
@@ -307,6 +310,56 @@ def test_another_node_asks_the_coordinator_whose_queues_they_are(tmp_path: Path)
             request = commit(2, 0, a, generation)
             (data,) = await stage.service.execute("g1", OWNED, request.SerializeToString())
             assert pb.CommitResponse.FromString(data).problem.code == code
+
+    played(tmp_path, play)
+
+
+class Successor:
+    """The next coordinator, which gave every queue to other members."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    async def submit(self, group: str, method: str, *_: Any, **__: Any) -> list[bytes]:
+        self.asked.append((group, method))
+        answer = pb.CommitResponse()
+        answer.problem.code = int(Code.PRECONDITION_FAILED)
+        return [answer.SerializeToString()]
+
+
+def replaced(stage: DrivenStage) -> None:
+    """Another node leads the broker group; the view of this one does not say so yet."""
+    stage.engine.leads = False
+
+
+def test_a_coordinator_that_was_replaced_says_no_longer_whose_a_queue_is(tmp_path: Path) -> None:
+    """Its successor may have given the queue to another member: neither a member's commit nor the question of another node is answered from
+    what it knows."""
+
+    async def play(stage: DrivenStage, wire: Wire) -> None:
+        a = Member(wire, "a")
+        await a.join()
+        await a.until(0, 1, 2, 3)
+        replaced(stage)
+        request = commit(2, 0, a)
+        with pytest.raises(CallRefused) as caught:
+            await stage.service.execute("g1", OWNED, request.SerializeToString())
+        assert caught.value.refused.reason == "not-leader"
+        successor = Successor()
+        vars(vars(stage.service)["_committer"])["_forwarder"] = successor
+        assert (await wire.unary("Commit", request)).problem.code == Code.PRECONDITION_FAILED
+        assert successor.asked == [("g1", OWNED)]
+
+    played(tmp_path, play)
+
+
+def test_a_leader_that_was_replaced_calls_no_offset_wrong(tmp_path: Path) -> None:
+    """Its successor may have stored messages up to there."""
+
+    async def play(stage: DrivenStage, wire: Wire) -> None:
+        replaced(stage)
+        assert (await wire.unary("Commit", commit(0, 11))).HasField("redirect")
+        assert (await wire.unary("Commit", commit(5, 1))).HasField("redirect")
 
     played(tmp_path, play)
 

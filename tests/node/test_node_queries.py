@@ -458,7 +458,7 @@ def test_lag_of_a_broker_group_without_a_leader_is_unknown(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_leader_that_cannot_prove_it_answers_no_read(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a lease and without a majority nothing is read from it, by whatever command; with a majority everything is."""
+    """Without a majority nothing is read from it, by whatever command; with a majority everything is."""
     monkeypatch.setattr(queries, "LEADER_WITHIN_S", 0.15)
     monkeypatch.setattr(queries, "PROGRESS_WITHIN_S", 0.15)
     monkeypatch.setattr(peeks, "CALL_TIMEOUT_S", 0.15)
@@ -467,7 +467,7 @@ def test_a_leader_that_cannot_prove_it_answers_no_read(at: int, monkeypatch: pyt
         await bench.send("g1", 0, "m", key="k")
         await bench.receive()
         replicator = bench.engines[0].replicators["g1"]
-        replicator.lease = False
+        replicator.confirms = False
         asked = (
             lambda: bench.queries[at].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, key="k")),
             lambda: bench.queries[at].query(bench.topic, admin_pb2.QueryRequest(topic=NAME)),

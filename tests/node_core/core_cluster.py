@@ -43,6 +43,11 @@ class Node:
         self.wake_serial = 0
         self.rate = 1.0
         """The rate of its clock."""
+        self.slept_ns = 0
+        """By how much its clock is behind, because it stood still while the machine was suspended."""
+        self.suspended_at_ns: int | None = None
+        self.held: list[tuple[str, Any]] = []
+        """What ended while the machine was suspended; it is told when the machine goes on."""
         self.directories = 0
         self._new_directory()
         self.alive = False
@@ -86,7 +91,7 @@ class Node:
 
     def clock(self, now_ns: int) -> int:
         """The time of its own clock."""
-        return round(now_ns * self.rate)
+        return round(now_ns * self.rate) - self.slept_ns
 
     def _restore(self) -> bool:
         restore(self.store, self.machine)
@@ -156,7 +161,8 @@ class Cluster:
         if output.sync is not None:
             self.later(self.rng.randint(1, 8) * MS, "sync", node.name, (node.boots, output.sync))
         # Its clock may run slowly; the turn must not come before the requested time.
-        self.wake(node, math.ceil((output.wake_at_ns + 1) / node.rate) if node.rate != 1 else output.wake_at_ns)
+        wake_at_ns = output.wake_at_ns + node.slept_ns
+        self.wake(node, math.ceil((wake_at_ns + 1) / node.rate) if node.rate != 1 else wake_at_ns)
 
     def run(self, until_ns: int) -> None:
         """Run all events up to a time."""
@@ -164,7 +170,10 @@ class Cluster:
             at, _, what, name, value = heappop(self.events)
             self.now_ns = max(self.now_ns, at)
             node = self.nodes[name]
-            if node.alive:
+            if node.suspended_at_ns is not None:
+                if what != "packet":
+                    node.held.append((what, value))
+            elif node.alive:
                 self.happen(what, node, value)
         self.now_ns = until_ns
 
@@ -177,6 +186,19 @@ class Cluster:
             self.turn(node, synced=[(value[1], None)])
         elif what == "wake" and value == node.wake_serial:
             self.turn(node)
+
+    def suspend(self, node: Node) -> None:
+        """Its machine is suspended: no turn, no packet, and its monotonic clock stands still."""
+        node.suspended_at_ns = self.now_ns
+
+    def resume(self, node: Node) -> None:
+        """Its machine goes on, and does not know that time has passed."""
+        assert node.suspended_at_ns is not None
+        node.slept_ns += round((self.now_ns - node.suspended_at_ns) * node.rate)
+        node.suspended_at_ns = None
+        held, node.held = node.held, []
+        for what, value in held:
+            self.happen(what, node, value)
 
     def crash(self, name: str, *, power: bool) -> None:
         self.nodes[name].crash(self.rng, power=power)

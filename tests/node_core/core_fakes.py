@@ -115,8 +115,8 @@ class FakeReplicator:
         self.objection: str | None = None
         self.kept_up = True
         self.left = False
-        self.lease = True
-        """Whether reads use a lease; without one they ask a majority, which answers when the test says so."""
+        self.confirms = True
+        """Whether questions of reads are answered in their turn, as in a group of one node; otherwise when the test says so."""
         self.questions: list[int] = []
         self.reads: list[tuple[int, int | None]] = []
         self.members = Members(("n1", "n2", "n3"))
@@ -139,9 +139,6 @@ class FakeReplicator:
 
     def due_change(self, now_ns: int) -> MemberChange | None:
         return self.owed
-
-    def lease_index(self, now_ns: int) -> int | None:
-        return self.commit_index if self.lease and self.role is Role.LEADER else None
 
     def read_index(self, token: int, now_ns: int) -> None:
         self.questions.append(token)
@@ -232,6 +229,9 @@ class FakeReplicator:
     def take(self, now_ns: int) -> ReplicaOutput:
         if self.commit_at_once and self.role is Role.LEADER:
             self.commit_index = self.log.end_index
+        if self.confirms:
+            self.reads += [(token, self.commit_index if self.role is Role.LEADER else None) for token in self.questions]
+            self.questions.clear()
         reads, self.reads = tuple(self.reads), []
         return ReplicaOutput((), None, self.commit_index, False, now_ns + SECOND, reads)
 

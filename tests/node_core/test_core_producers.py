@@ -318,7 +318,7 @@ def test_what_is_not_there_is_said_only_by_a_leader_that_still_leads() -> None:
     """A replica that was deposed without knowing might not have the producer, or the message before."""
     b = Producing()
     b.open()
-    b.replicator.lease = False
+    b.replicator.confirms = False
     gap, stranger = b.later(numbered(1, 0, 4, 1)), b.later(numbered(9, 0, 0, 1))
     call = ResumeProducer(next(b.tokens), 9, 0)
     assert b.ask(call) is None

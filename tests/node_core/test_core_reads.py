@@ -37,18 +37,18 @@ def found(outcome: object) -> list[bytes]:
     return [bytes(decode_record(record).body) for record in outcome.records]
 
 
-def test_under_a_lease_a_read_is_answered_in_its_turn() -> None:
+def test_a_read_that_nobody_else_must_confirm_is_answered_in_its_turn() -> None:
+    """As in a group of one node."""
     bench = leading()
     bench.send("a")
     assert found(bench.ask(peek(bench))) == [b"a"]
     assert bench.ask(Confirm(next(bench.tokens))) == Confirmed(bench.machine.applied_index)
-    assert bench.replicator.questions == []
 
 
-def test_without_a_lease_a_majority_is_asked_once_for_all_reads_of_a_turn() -> None:
+def test_a_majority_is_asked_once_for_all_reads_of_a_turn() -> None:
     bench = leading()
     bench.send("a")
-    bench.replicator.lease = False
+    bench.replicator.confirms = False
     first, second = peek(bench), Confirm(next(bench.tokens))
     bench.turn(first, second)
     assert first.token not in bench.done and second.token not in bench.done and len(bench.replicator.questions) == 1
@@ -61,7 +61,7 @@ def test_a_read_waits_until_its_index_is_applied() -> None:
     """The majority may confirm an index that this replica has not applied yet."""
     bench = leading()
     bench.send("a")
-    bench.replicator.lease = False
+    bench.replicator.confirms = False
     call = peek(bench)
     bench.turn(call)
     bench.replicator.reads = [(bench.replicator.questions[0], bench.machine.applied_index + 1)]
@@ -75,7 +75,7 @@ def test_a_read_waits_until_its_index_is_applied() -> None:
 def test_a_leader_that_is_deposed_answers_no_read(confirmed: bool) -> None:
     """Whether a majority was still being asked or had answered an index that is not applied yet: the next leader is to be asked."""
     bench = leading()
-    bench.replicator.lease = False
+    bench.replicator.confirms = False
     call = peek(bench)
     bench.turn(call)
     if confirmed:
@@ -91,7 +91,7 @@ def test_a_leader_that_is_deposed_answers_no_read(confirmed: bool) -> None:
 
 def test_a_question_that_lost_its_leader_is_refused() -> None:
     bench = leading()
-    bench.replicator.lease = False
+    bench.replicator.confirms = False
     call = peek(bench)
     bench.turn(call)
     bench.replicator.reads = [(bench.replicator.questions[0], None)]
@@ -166,8 +166,8 @@ def test_an_answer_derived_from_the_state_is_that_of_a_leader_that_still_leads(w
     """A deposed leader that does not know it would refuse what its successor has confirmed. It is asked to confirm its leadership first."""
     make, told = DERIVED[what]
     bench = leading()
-    assert bench.ask(make(next(bench.tokens))) == told, "under a lease at once"
-    bench.replicator.lease = False
+    assert bench.ask(make(next(bench.tokens))) == told, "confirmed at once"
+    bench.replicator.confirms = False
     token = next(bench.tokens)
     assert bench.ask(make(token)) is None
     bench.replicator.reads = [(question, None) for question in bench.replicator.questions]

@@ -167,9 +167,9 @@ class Busy(World):
     def read(self, a: int, b: int) -> None:
         self.turn(Peek(self.token, ("n", "m")[a % 2], b % 2, 0, 3), Confirm(self.token))
 
-    def lease(self, a: int, b: int) -> None:
-        """From now on reads ask a majority, or a lease answers them again."""
-        self.bench.replicator.lease = not self.bench.replicator.lease
+    def confirm(self, a: int, b: int) -> None:
+        """From now on questions of reads wait for the majority, or are answered in their turn again."""
+        self.bench.replicator.confirms = not self.bench.replicator.confirms
 
     def majority(self, a: int, b: int) -> None:
         """The majority answers questions of reads."""
@@ -249,7 +249,7 @@ STEPS = {
     "poll_lite": 4,
     "pull": 4,
     "read": 2,
-    "lease": 1,
+    "confirm": 1,
     "majority": 3,
     "cancel": 3,
     "alive": 2,

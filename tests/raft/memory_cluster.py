@@ -65,6 +65,8 @@ class Member:
         """Chain CRC → the members in the entry with this CRC; shared by all members."""
         self.syncing: tuple[int, int, list[Entry]] | None = None
         self.boots = 0
+        self.slept_ns = 0
+        """By how much its clock is behind, because it stood still while the machine was suspended."""
         self.told = NO_INDEX
         """The commit index that was taken last."""
         self.core: Core
@@ -205,6 +207,8 @@ class Cluster:
         self.members = {name: self.member_type(name, names, self.chance, timing) for name in names}
         self.network: list[Packet] = []
         self.down: dict[str, int] = {}
+        self.suspended: dict[str, tuple[int, int]] = {}
+        """Members whose machine is suspended: since when, and until when. They do nothing, and their clocks stand still."""
         self.cut: set[tuple[str, str]] = set()
         self.leaders: dict[int, str] = {}
         self.committed: dict[int, Entry] = {0: (0, 1)}
@@ -223,11 +227,23 @@ class Cluster:
         probability 1 − `calm`. `slow_disk`: the probability that a running sync does not finish in a step."""
 
     def up(self) -> list[Member]:
-        return [m for m in self.members.values() if m.name not in self.down]
+        return [m for m in self.members.values() if m.name not in self.down and m.name not in self.suspended]
+
+    def now_of(self, member: Member) -> int:
+        """The time of its own clock."""
+        return self.now_ns - member.slept_ns
+
+    def suspend(self, name: str, for_ns: int) -> None:
+        if name not in self.down and name not in self.suspended:
+            self.suspended[name] = self.now_ns, self.now_ns + for_ns
+
+    def resume(self, name: str) -> None:
+        since_ns, _ = self.suspended.pop(name)
+        self.members[name].slept_ns += self.now_ns - since_ns
 
     def turn(self, member: Member) -> None:
         """Take the effects of a member, send its messages, and check the invariants."""
-        effects, packets = member.take(self.now_ns)
+        effects, packets = member.take(self.now_of(member))
         if effects.fence is not None:
             self.fences.append(f"{member.name}: {effects.fence}")
         for packet in packets:
@@ -245,8 +261,12 @@ class Cluster:
             return
         packet = self.network.pop(self.chance.randrange(len(self.network)) if self.shuffle else 0)
         member = self.members[packet.message.to]
-        if member.name not in self.down:
-            member.step(packet, self.now_ns)
+        if member.name in self.suspended:
+            # Some packets wait for it in a buffer, the others are lost.
+            if self.chance.random() < 0.5:
+                self.network.append(packet)
+        elif member.name not in self.down:
+            member.step(packet, self.now_of(member))
             self.turn(member)
 
     def step(self) -> None:
@@ -268,14 +288,16 @@ class Cluster:
         elif event < self.calm:
             self.now_ns += round(self.chance.uniform(1, self.pace_ms) * MS)
             for each in self.up():
-                if self.now_ns >= each.core.wake_at_ns(self.now_ns):
-                    each.core.tick(self.now_ns)
+                if self.now_of(each) >= each.core.wake_at_ns(self.now_of(each)):
+                    each.core.tick(self.now_of(each))
                     self.turn(each)
         else:
             self.disturb()
+        for name in [n for n, (_, until) in self.suspended.items() if until <= self.now_ns]:
+            self.resume(name)
         for name in [n for n, until in self.down.items() if until <= self.now_ns]:
             del self.down[name]
-            self.members[name].start(self.now_ns)
+            self.members[name].start(self.now_of(self.members[name]))
             self.commits[name] = min(0, self.members[name].core.log.end_index)
 
     def disturb(self) -> None:
@@ -336,8 +358,10 @@ class Cluster:
         self.cut.clear()
         self.loss = self.repeat = 0.0
         self.shuffle = False
+        for name in list(self.suspended):
+            self.resume(name)
         for name in list(self.down):
-            self.members[name].start(self.now_ns)
+            self.members[name].start(self.now_of(self.members[name]))
             self.commits[name] = min(0, self.members[name].core.log.end_index)
         self.down.clear()
         deadline = self.now_ns + 20_000 * MS
@@ -359,6 +383,6 @@ class Cluster:
             if not self.network:
                 self.now_ns += 10 * MS
                 for member in self.up():
-                    member.core.tick(self.now_ns)
+                    member.core.tick(self.now_of(member))
                     self.turn(member)
         raise AssertionError(f"no progress after healing: {[repr(m.core) for m in self.members.values()]}")

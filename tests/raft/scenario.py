@@ -30,7 +30,6 @@ Commands:
   join NODE              create NODE with an empty log and a new directory
   change A KIND B        leader A proposes a change of member B: add, promote, demote, remove or return
   read NODE TOKEN        ask NODE for a read index that a majority confirms
-  lease NODE             show what NODE may read under its lease
   members                show the members according to each log
   status                 show one line per node, and on a leader one line per peer
   terms                  show the terms of every log, entry by entry
@@ -294,10 +293,6 @@ class Scenario:
     def do_read(self, name: str, token: str) -> None:
         self.members[name].core.read(int(token), self.now_ns)
         self.take(self.members[name])
-
-    def do_lease(self, name: str) -> None:
-        index = self.members[name].core.lease_index(self.now_ns)
-        self.trace.append(f"{name} {'has no lease' if index is None else f'may read entry {index}'}")
 
     def do_members(self) -> None:
         for member in self.members.values():

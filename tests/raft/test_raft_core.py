@@ -123,19 +123,19 @@ def test_a_vote_for_another_does_not_matter_to_a_majority() -> None:
 
 
 def test_a_fenced_core_does_nothing_any_more() -> None:
-    """Neither for messages nor for the controller; it proves no lease and sends nothing."""
+    """Neither for messages nor for the controller; it answers no read and sends nothing."""
     raft = leading()
-    assert raft.lease_index(LATER) is not None
+    raft.read(7, LATER)
+    raft.take(LATER)
     raft.outbox.stop("first")
     raft.outbox.stop("second")
-    assert raft.lease_index(LATER) is None
     raft.stirred = False
     assert not raft.calm(LATER)
     heard(raft, "b", 1)
     raft.step(Append("b", "a", 9, 1, 1, 2, 1), LATER)
     raft.appointed(Appointment(0, 1, 7, "a", ALL_IN_SYNC), LATER)
     effects = raft.take(LATER + 10 * BEAT_NS)
-    assert (effects.fence, effects.messages, effects.pushes, effects.requests) == ("first", (), (), ())
+    assert (effects.fence, effects.messages, effects.pushes, effects.requests, effects.reads) == ("first", (), (), (), ())
     assert (raft.term, raft.role, raft.appointment) == (2, Role.LEADER, None)
 
 
@@ -153,7 +153,7 @@ def test_what_only_a_leader_knows() -> None:
         None,
         None,
     )
-    assert raft.lease_index(LATER) is None and raft.wake_at_ns(LATER) > LATER
+    assert raft.wake_at_ns(LATER) > LATER
 
 
 def test_a_leader_that_follows_the_rule_in_sync_knows_what_is_missing() -> None:

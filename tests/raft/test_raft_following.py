@@ -110,16 +110,16 @@ def test_changes_of_leadership_that_nobody_takes_are_bounded() -> None:
 
 
 def test_a_new_term_knows_nothing_of_the_handovers_of_an_earlier_one() -> None:
-    """Neither the reason why one failed, nor that the lease was given up for it."""
+    """Such as the reason why one failed."""
     raft = leader()
-    raft.handovers.failure, raft.handovers.lease_given_up = "it did not take over", True
+    raft.handovers.failure = "it did not take over"
     raft.step(AppendReply("b", "a", 7, 1, 1, True, -1, -1), LATER)
     assert raft.role is Role.FOLLOWER
     raft.tick(2 * LATER)
     for pre in (True, False):
         raft.step(VoteReply("b", "a", 8, pre, True), 2 * LATER)
     assert (raft.role, raft.term) == (Role.LEADER, 8)
-    assert (raft.handover_failure, raft.handovers.lease_given_up) == ("", False)
+    assert raft.handover_failure == ""
 
 
 def test_a_leader_that_stepped_down_counts_silence_from_then_on() -> None:

@@ -180,7 +180,6 @@ def test_a_target_is_told_when_everything_is_committed_and_durable_there(lacks: 
     peer.received, peer.durable, raft.log_state.commit_index = 2 - (lacks == "received"), 2 - (lacks == "durable"), 2 - (lacks == "commit")
     raft.stirred = True
     assert len(told(raft, LATER)) == (not lacks)
-    assert raft.handovers.lease_given_up is (not lacks)
 
 
 def test_a_target_that_leaves_ends_the_handover() -> None:
@@ -207,12 +206,12 @@ def test_why_a_leader_yields(notified: bool, sender: str, cause: Cause) -> None:
 def test_a_role_begins_without_a_handover() -> None:
     """And without a retirement; what an earlier term failed to hand over is no failure of this one."""
     fresh = core().handovers
-    assert (fresh.current, fresh.failure, fresh.leaving, fresh.lease_given_up, fresh.retiring) == (None, "", False, False, False)
+    assert (fresh.current, fresh.failure, fresh.leaving, fresh.retiring) == (None, "", False, False)
     raft = leading()
     raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE_NS)
     raft.handovers.retire()
     raft.handovers.drop()
     assert (raft.handover, raft.handovers.retiring) == (None, False)
-    raft.handovers.failure, raft.handovers.lease_given_up = "why", True
+    raft.handovers.failure = "why"
     raft.handovers.begin_leading()
-    assert (raft.handover_failure, raft.handovers.lease_given_up) == ("", False)
+    assert raft.handover_failure == ""

@@ -89,7 +89,7 @@ class Master:
 @pytest.mark.parametrize("leads_for_ns", [0, SHORTEST_NS - 1, SHORTEST_NS])
 def test_who_is_too_late_to_stay_in_sync(ago_ns: int, leads_for_ns: int) -> None:
     """Who was silent for the longest election timeout, the silent former master for a heartbeat period until it answers, and whose copy
-    does not count. Nobody as long as a lease of the former master may last."""
+    does not count. Nobody as long as a lease of a former master of an earlier release may last."""
     for silent_master, boot_id, provisional in product((None, "b", "c"), (None, 1), (False, True)):
         master = Master(ALL_IN_SYNC, silent_master=silent_master)
         master.timer.contact(NOW_NS - leads_for_ns)

@@ -120,19 +120,6 @@ def test_later_news_does_not_put_off_what_waits() -> None:
     assert leader.said() == [] and leader.core.wake_at_ns(leader.now_ns) == due
 
 
-def test_news_that_wants_no_answer_supports_no_lease() -> None:
-    """The lease counts from a message that was answered, not from an earlier one that nobody answers."""
-    leader = Leader()
-    leader.answer(leader.said())
-    leader.commit_one()
-    leader.said()
-    leader.now_ns += NEWS_NS
-    assert all(message.quiet for message in leader.said())
-    leader.now_ns = leader.core.election.leading.heartbeat_due_ns  # type: ignore[union-attr]
-    leader.answer(leader.said())
-    assert {peer.confirmed_ns for peer in leader.core.peers.values()} == {leader.now_ns}
-
-
 def test_news_is_sent_for_a_reader_that_comes_after_the_commit() -> None:
     leader = Leader(watched="")
     leader.commit_one()

@@ -10,7 +10,7 @@ import pytest
 from ledgermq.raft.config import Timing
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import Append, AppendReply, Extent
-from ledgermq.raft.progress import LONG_AGO_NS, RETIRED_BOOTS, Peer, Stage, Underway
+from ledgermq.raft.progress import RETIRED_BOOTS, Peer, Stage, Underway
 from ledgermq.raft.reads import Reads
 from ledgermq.raft.window import Window
 
@@ -72,9 +72,9 @@ def test_of_a_new_peer_nothing_is_known() -> None:
     peer = Peer("b", 7, NOW_NS, window)
     nothing = dict.fromkeys(("received", "durable", "sent_commit", "sent_urgent", "named_at"), -1)
     never = dict.fromkeys(("suspect", "needs_snapshot", "asks", "leaving", "watched", "provisional"), False)
-    none: dict[str, object] = dict.fromkeys(("pace", "removed_by", "_asked", "boot_id"))
+    none: dict[str, object] = dict.fromkeys(("pace", "removed_by", "boot_id"))
     zero = dict.fromkeys(("underway_bytes", "rewound_round", "answered_round", "forget_at_ns"), 0)
-    times = {"confirmed_ns": LONG_AGO_NS, "contact_ns": NOW_NS, "_progress_ns": NOW_NS}
+    times = {"contact_ns": NOW_NS, "_progress_ns": NOW_NS}
     rest = {
         "node": "b",
         "next_index": 7,
@@ -269,23 +269,6 @@ def message(round_: int, *, commit: int = -1, quiet: bool = False, lazy: bool = 
     return Append("a", "b", 2, round_, 3, 2, commit, lazy=lazy, quiet=quiet)
 
 
-def test_a_round_counts_from_its_sending_once_it_or_a_later_one_was_answered() -> None:
-    """One round at a time is waited for; a message that wants no answer is none of them."""
-    peer = Peer("b", 4, 0, Window(Timing()))
-    peer.asked(message(4, quiet=True), 3, 10)
-    peer.asked(message(5), 3, 20)
-    peer.asked(message(6), 3, 30)
-    peer.on_reply(answer(3, round_=4), 40, 1000)
-    assert peer.confirmed_ns == LONG_AGO_NS
-    peer.on_reply(answer(3, round_=5), 50, 1000)
-    assert peer.confirmed_ns == 20
-    peer.on_reply(answer(3, round_=6), 60, 1000)
-    assert peer.confirmed_ns == 20, "nothing was waited for"
-    peer.asked(message(7), 3, 70)
-    peer.on_reply(answer(3, round_=9), 80, 1000)
-    assert peer.confirmed_ns == 70
-
-
 def test_what_a_peer_was_sent() -> None:
     """The greatest commit index that it can follow, and the last entry that it was to sync at once; earlier messages change nothing."""
     peer = Peer("b", 4, 0, Window(Timing()))
@@ -293,7 +276,7 @@ def test_what_a_peer_was_sent() -> None:
         (2, 3, True, 2, -1), (9, 4, False, 4, 4), (1, 9, True, 4, 4), (3, 2, False, 4, 4), (9, 6, False, 6, 6),
     ):  # fmt: skip
         peer.probe_due = True
-        peer.asked(message(5, commit=commit, lazy=lazy), last, 10)
+        peer.asked(message(5, commit=commit, lazy=lazy), last)
         assert (peer.sent_commit, peer.sent_urgent, peer.probe_due) == (sent_commit, sent_urgent, False)
 
 

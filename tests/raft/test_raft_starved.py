@@ -8,7 +8,7 @@ Bounds, with the shortest and longest election timeout and the longest slack of 
   a follower that is late       waits once more, for as long as it was late and a timeout without slack at most; the next time it campaigns
   a leader that is late         steps down as always: the others may have elected another leader
 
-Votes, leases and commits do not depend on it.
+Votes and commits do not depend on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ledgermq.raft.config import MS, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.election_timer import SLACK_FACTOR, SLACK_FADES, ElectionTimer
 from ledgermq.raft.messages import VoteReply, VoteRequest
-from ledgermq.raft.reads import lease_ns
 from tests.raft.test_raft_members import heard, leading
 from tests.raft.test_raft_paper import LATER, append, core, follow, leader
 
@@ -255,9 +254,9 @@ def test_a_voter_with_slack_votes_as_soon_as_one_without() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_while_slack_comes_and_fades_nobody_is_elected_within_a_lease(seed: int) -> None:
+def test_while_slack_comes_and_fades_nobody_is_elected_within_the_shortest_timeout(seed: int) -> None:
     """The invariant of `State._restart_election_timer`: with any slack, and any timing of ticks, the follower neither campaigns nor votes
-    for another member within a lease after contact with the leader."""
+    for another member within the shortest election timeout after contact with the leader."""
     chance = Random(seed)
     raft, now_ns = following()
     slacks = set()
@@ -266,7 +265,7 @@ def test_while_slack_comes_and_fades_nobody_is_elected_within_a_lease(seed: int)
         while chance.random() < 0.8:
             now_ns += round(chance.expovariate(1 / (100 * MS)))
             raft.tick(now_ns)
-            if now_ns - heard_ns < lease_ns(SHORTEST):
+            if now_ns - heard_ns < SHORTEST:
                 raft.step(VoteRequest("c", "a", 3, chance.random() < 0.5, 1, 1), now_ns)
                 assert (raft.role, raft.term, raft.leader) == (Role.FOLLOWER, 2, "b")
                 assert not any(message.granted for message in raft.take(now_ns).messages if isinstance(message, VoteReply))
@@ -275,16 +274,3 @@ def test_while_slack_comes_and_fades_nobody_is_elected_within_a_lease(seed: int)
         assert now_ns + SHORTEST <= raft.wake_at_ns(now_ns) <= now_ns + LONGEST + TIMING.slack_max_ns
         slacks.add(raft.timer.slack_ns(now_ns))
     assert len(slacks) > 10
-
-
-def test_a_lease_is_no_longer_than_what_voters_promise() -> None:
-    raft = leading()
-    raft.take(LATER)
-    heard(raft, "b", 1, now_ns=LATER + 10 * MS)
-    sent_ns = LATER + 600 * MS
-    raft.tick(sent_ns)
-    raft.take(sent_ns)
-    heard(raft, "b", 1, now_ns=sent_ns + 10 * MS)
-    assert raft.timer.slack_ns(sent_ns + 10 * MS) > 0
-    assert raft.lease_index(sent_ns + lease_ns(SHORTEST) - 1) == 1
-    assert raft.lease_index(sent_ns + lease_ns(SHORTEST)) is None

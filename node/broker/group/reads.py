@@ -1,10 +1,11 @@
-"""Linearizable reads: they see everything acknowledged before the call. Only the leader answers them, once it is sure that it still leads.
+"""Linearizable reads: they see everything acknowledged before the call. Only the leader answers them, once a quorum confirmed that it led
+after the call came.
 
-This module keeps the waiting calls: each is answered when the entries up to its *read index* are applied. With a lease (Raft dissertation
-§6.4.1) that index is known at once; without one the replicator first asks a majority (ReadIndex, §6.4), once for all calls of a turn.
-Either way the index is taken after the call arrived, so everything acknowledged before the call lies below it, whichever leader
-acknowledged it; a lease that ends while the data is read does not invalidate the result. A reader outside of turns must ask again after it
-has read (`group_queries.py`), because time has passed meanwhile. The machine knows the data; `raft/` decides who leads.
+This module keeps the waiting calls: each is answered when the entries up to its *read index* are applied. The replicator asks a quorum for
+that index (ReadIndex, Raft dissertation §6.4), once for all calls of a turn; questions that come while a round is under way share the next
+one. The index is taken after the call arrived, so everything acknowledged before the call lies below it, whichever leader acknowledged it.
+What is applied stays applied: the state may be read later, also by a replica that was deposed meanwhile, and misses nothing of that. The
+machine knows the data; `raft/` decides who leads.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Reads:
         self._fresh: list[_Asked] = []
         """Calls of this turn that have no read index yet."""
         self._asked: dict[int, list[_Asked]] = {}
-        """Calls that wait for a majority's answer, by the token of the question."""
+        """Calls that wait for a quorum's answer, by the token of the question."""
         self._indexed: list[tuple[int, _Asked]] = []
         """(read index, call): waits until the index is applied."""
         self._questions = 0
@@ -60,21 +61,16 @@ class Reads:
         return []
 
     def ask(self, now_ns: int) -> bool:
-        """Assign a read index to the new calls: the lease's, or one that a majority confirms. Returns whether the replicator was asked."""
+        """Ask for the read index of the new calls. Returns whether there are any."""
         if not self._fresh:
             return False
-        calls, self._fresh = self._fresh, []
-        index = self._replicator.lease_index(now_ns)
-        if index is not None:
-            self._indexed += [(index, call) for call in calls]
-            return False
         self._questions += 1
-        self._asked[self._questions] = calls
+        self._asked[self._questions], self._fresh = self._fresh, []
         self._replicator.read_index(self._questions, now_ns)
         return True
 
     def confirmed(self, answers: Sequence[tuple[int, int | None]]) -> list[Done]:
-        """Take in a majority's answers: question → read index, or None if leadership was lost."""
+        """Take in a quorum's answers: question → read index, or None if leadership was lost."""
         done: list[Done] = []
         for question, index in answers:
             calls = self._asked.pop(question, [])

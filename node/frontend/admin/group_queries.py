@@ -4,8 +4,10 @@ This module holds the part of a query that concerns one broker group, and every 
 `queries.py` chooses the groups and merges their answers. Derived state is read in `Engine.run`, between two turns; the key index is read on
 a thread, never on the loop.
 
-An answer misses nothing that was acknowledged before the question: the leader confirms its leadership before it reads and again afterwards;
-if it no longer leads, the question goes to the next leader. Each replica answers for the place of its own copy.
+An answer misses nothing that was acknowledged before the question: the leader confirms its leadership before it reads. It confirms it again
+afterwards, because some answers contain what only a leader knows, such as its clock of leases, and because the group may have been opened
+anew meanwhile, from an older state. If it no longer leads, the question goes to the next leader. Each replica answers for the place of its
+own copy.
 
 A committed message may not be in the key index yet. No answer calls a message absent before the index has reached the entries that were
 applied when the question came; if that takes too long, the answer reports the progress of the index. If the index lost keys during a query,

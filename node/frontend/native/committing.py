@@ -2,6 +2,9 @@
 
 A commit is durable on a majority when it is answered. A commit that names a member counts only while that member owns the queue; the
 group's coordinator decides that. The coordinator is the leader of the topic's first broker group, which may be another node.
+
+A node that was replaced as leader may not know it. So it confirms its leadership before it says whose a queue is, and before it calls an
+offset wrong.
 """
 
 from __future__ import annotations
@@ -46,16 +49,12 @@ class Committer:
         """Commit offsets. Raises Moved, and LedgerError if it is not known that everything was committed; a commit can be repeated."""
         broker_group = request.broker_group
         stored, consumer = await self._check(request, caller)
-        ends = self._engine.views[broker_group].queue_ends.get(stored, ())
-        if not ends:
-            raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored} is being set up in broker group {broker_group}; try again")
         if len(request.offsets) > OFFSETS_MAX:
             raise fail(Code.BAD_REQUEST, f"a commit has at most {OFFSETS_MAX} offsets, not {len(request.offsets)}")
-        for at in request.offsets:
-            if not 0 <= at.queue < len(ends):
-                raise fail(Code.BAD_REQUEST, f"topic {stored} has the queues 0 to {len(ends) - 1} in {broker_group}, not {at.queue}")
-            if not 0 <= at.offset <= ends[at.queue]:
-                raise fail(Code.ILLEGAL_OFFSET, f"queue {at.queue} of topic {stored} ends at {ends[at.queue]}: {at.offset} is not in it")
+        if self._objection(request, stored) is not None:
+            await self._confirm(broker_group)
+            if (objection := self._objection(request, stored)) is not None:
+                raise objection
         if request.member:
             await self._require_owner(request, stored, consumer)
         calls = [CommitOffset(self._engine.new_token(), consumer, stored, at.queue, at.offset) for at in request.offsets]
@@ -67,13 +66,30 @@ class Committer:
         """The group's positions, including everything committed before the call. Raises Moved, LedgerError."""
         broker_group = request.broker_group
         stored, consumer = await self._check(request, caller)
-        _raise_refused(await self._engine.call(broker_group, Confirm(self._engine.new_token())), broker_group)
+        await self._confirm(broker_group)
         found = pb.OffsetsResponse()
         for queue, (committed, begin, end) in enumerate(
             await self._engine.run(broker_group, _states(stored, consumer, tiered=self._tiered))
         ):
             found.queues.add(queue=queue, committed=committed, begin=begin, end=end)
         return found
+
+    def _objection(self, request: pb.CommitRequest, stored: str) -> LedgerError | None:
+        """Why these offsets cannot be committed, by the queues as of the last view; None if they can."""
+        broker_group = request.broker_group
+        ends = self._engine.views[broker_group].queue_ends.get(stored, ())
+        if not ends:
+            return fail(Code.HA_NOT_AVAILABLE, f"topic {stored} is being set up in broker group {broker_group}; try again")
+        for at in request.offsets:
+            if not 0 <= at.queue < len(ends):
+                return fail(Code.BAD_REQUEST, f"topic {stored} has the queues 0 to {len(ends) - 1} in {broker_group}, not {at.queue}")
+            if not 0 <= at.offset <= ends[at.queue]:
+                return fail(Code.ILLEGAL_OFFSET, f"queue {at.queue} of topic {stored} ends at {ends[at.queue]}: {at.offset} is not in it")
+        return None
+
+    async def _confirm(self, broker_group: str) -> None:
+        """Confirm that this node leads and has applied everything acknowledged before the call. Raises Moved, LedgerError."""
+        _raise_refused(await self._engine.call(broker_group, Confirm(self._engine.new_token())), broker_group)
 
     async def _check(self, request: Any, caller: Caller) -> tuple[str, str]:
         """The stored names of topic and consumer group. Checks that the caller may read as the group, and that this node leads the broker
@@ -97,8 +113,14 @@ class Committer:
             owned.offsets.add(queue=number_of(topic, request.broker_group, at.queue))
         coordinator = first_group(topic)
         if self._leaders.serves(coordinator):
-            self._judge(owned)
-            return
+            try:
+                await self._confirm(coordinator)
+            except Moved:
+                # The next coordinator is asked below.
+                pass
+            else:
+                self._judge(owned)
+                return
         deadline = asyncio.get_running_loop().time() + WITHIN_S
         data = owned.SerializeToString()
         answers = await self._forwarder.submit(coordinator, OWNED, {}, data, deadline, repeatable=True)
@@ -106,13 +128,16 @@ class Committer:
         if answer.HasField("problem"):
             raise fail(answer.problem.code, answer.problem.message)
 
-    def execute(self, coordinator: str, data: bytes) -> Sequence[bytes]:
+    async def execute(self, coordinator: str, data: bytes) -> Sequence[bytes]:
         """Answer another node's ownership question, as coordinator. Raises CallRefused if this node is not the coordinator."""
         if not self._leaders.serves(coordinator):
             raise CallRefused(Refused("not-leader"))
         answer = pb.CommitResponse()
         try:
+            await self._confirm(coordinator)
             self._judge(pb.CommitRequest.FromString(data))
+        except Moved as moved:
+            raise CallRefused(Refused("not-leader")) from moved
         except LedgerError as error:
             answer.problem.code, answer.problem.message = int(error.code), error.message
         return [answer.SerializeToString()]

@@ -155,7 +155,7 @@ class LogService:
     async def execute(self, group: str, method: str, request: bytes) -> Sequence[bytes]:
         """Answer a call of this service that a peer or the forwarder sent to this node, the leader. Raises CallRefused."""
         if method == committing.OWNED:
-            return self._committer.execute(group, request)
+            return await self._committer.execute(group, request)
         if method != f"{LOG_PREFIX}{verifying.METHOD}":
             raise CallRefused(Refused("internal", detail=f"this node does not know the call {method}"))
         return await self._verifier.execute(group, request)

@@ -369,9 +369,6 @@ class RaftReplica:
     def due_change(self, now_ns: int) -> MemberChange | None:
         return self.core.due_change(now_ns)
 
-    def lease_index(self, now_ns: int) -> int | None:
-        return None if self.fenced is not None else self.core.lease_index(now_ns)
-
     def read_index(self, token: int, now_ns: int) -> None:
         self._refuse_when_fenced()
         self.core.read(token, now_ns)
