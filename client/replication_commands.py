@@ -79,7 +79,7 @@ def _wait_for_master(connection: Connection, admin: AdminCalls, group: str, node
     help="Replicas of an HA group that must have an entry before it is acknowledged, from now on.",
 )
 @click.option("--no-wait", is_flag=True, help="Return when the change has started; the same command continues it.")
-@click.option("--yes", is_flag=True, help="With --min-in-sync: do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask before a smaller --min-in-sync.")
 @cluster_command
 @json_option
 def replication(
@@ -105,8 +105,8 @@ def replication(
     if (to is None) is (min_in_sync is None):
         raise click.UsageError("give either --to or --min-in-sync")
     admin = AdminCalls(connection)
-    if min_in_sync is not None:
-        confirmed(_minimum_question(admin, group, min_in_sync), yes)
+    if min_in_sync is not None and (former := _minimum_now(admin, group)) > min_in_sync:
+        confirmed(f"acknowledging what only {min_in_sync} of the replicas of {group} have, instead of {former},", yes)
     towards = to or f"min_in_sync {min_in_sync}"
 
     def ask() -> pb.ChangeReplicationResponse:
@@ -124,13 +124,9 @@ def replication(
         print(f"{group}: under way; waits until {answer.waits_for}")
 
 
-def _minimum_question(admin: AdminCalls, group: str, wanted: int) -> str:
-    found = next((item for item in admin.cluster_status().groups if item.group == group), None)
-    now = found.ha.min_in_sync if found is not None and found.HasField("ha") else None
-    lowered = now is not None and wanted < now
-    risk = f" Then the loss of {wanted} disk{'s' if wanted > 1 else ''} may lose acknowledged messages." if lowered else ""
-    former = "" if now is None else f" instead of {now}"
-    return f"{group} is to acknowledge what {wanted} replica{'s have' if wanted > 1 else ' has'}{former}.{risk} Record it?"
+def _minimum_now(admin: AdminCalls, group: str) -> int:
+    """How many replicas of an HA group must be in sync; 0 if the group is none, which the cluster then refuses with the reason."""
+    return next((item.ha.min_in_sync for item in admin.cluster_status().groups if item.group == group), 0)
 
 
 def _followed(
