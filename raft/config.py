@@ -135,8 +135,8 @@ class HaRules:
     """The limits that a master of the rule IN_SYNC and its slaves apply. Not part of the log: they may change at a restart.
 
     `ack_async`: an acknowledgement may rest on the master's stable storage alone. `minimum`: if fewer members of the in-sync set are
-    reachable, nothing is committed; the log may name another one (`minimum_of`). `lag_ns`, `lag_bytes`: a member that lags further behind is removed from the set. `pull`: a slave gets
-    the next range when it asks for it, not as soon as the window allows.
+    reachable, nothing is committed; the log may name another one (`minimum_of`). `lag_ns`, `lag_bytes`: a member that lags further behind
+    is removed from the set. `pull`: a slave gets the next range when it asks for it, not as soon as the window allows.
     """
 
     ack_async: bool = False

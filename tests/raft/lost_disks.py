@@ -119,7 +119,7 @@ class LostDisks(HaCluster):
         return [member for member in self.members.values() if member.name not in self.stopped]
 
     def lose(self, name: str) -> None:
-        """The node stops, and its disk is lost; it comes back with a new directory, in which it founds the group anew, as far as it knows."""
+        """The node stops, and its disk is lost. It comes back with a new directory, in which it founds the group, as far as it knows."""
         member = self.members[name]
         self.gone.append((member.disk.durable, member.disk.written[: member.disk.durable + 1]))
         number = int(member.directory.split("/")[1]) + 1
@@ -232,7 +232,9 @@ class LostDisks(HaCluster):
         last = max(self.committed)
         for member in self.electable():
             disk = member.disk
-            assert disk.durable >= last and disk.written[last] == self.committed[last], f"{when}; {member.name} may be master and lacks {last}"
+            assert disk.durable >= last and disk.written[last] == self.committed[last], (
+                f"{when}; {member.name} may be master and lacks {last}"
+            )
 
     def electable(self) -> list[Member]:
         """The members of the in-sync set that are left with the disk by which the controller knows them."""

@@ -170,7 +170,9 @@ def test_a_voter_by_one_of_two_uncommitted_changes_joins_later() -> None:
     master = Master({"a": ""}, voters="abc")
     master.log.commit_index = 6
     first, second = Members(("a", "b", "c"), rule=Rule.IN_SYNC), Members(("a", "b", "c"), rule=Rule.IN_SYNC, minimum=1)
-    master.membership.configurations = Configurations([(-1, Members(("a", "b"), frozenset("c"), rule=Rule.IN_SYNC)), (7, first), (8, second)])
+    master.membership.configurations = Configurations(
+        [(-1, Members(("a", "b"), frozenset("c"), rule=Rule.IN_SYNC)), (7, first), (8, second)]
+    )
     assert master.review.may_join("b", NOW_NS) and not master.review.may_join("c", NOW_NS)
     master.log.commit_index = 7
     assert master.review.may_join("c", NOW_NS)

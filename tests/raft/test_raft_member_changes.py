@@ -164,7 +164,9 @@ def test_a_minimum_is_raised_only_if_it_can_be_reached(minimum: int, silent: tup
             assert found == replace(raft.members, minimum=wanted)
         else:
             assert isinstance(found, str) and f"{wanted} copies of an entry cannot be reached" in found
-    alone = Core(RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC, ha=HaRules(ack_async=True)), LogView([(0, 0)], 0), HardState(2), Random(1), 0)
+    alone = Core(
+        RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC, ha=HaRules(ack_async=True)), LogView([(0, 0)], 0), HardState(2), Random(1), 0
+    )
     alone.appointed(Appointment(0, 1, 3, "a", {"a": ""}), LATER)
     assert "ack: async" in str(alone.propose_members(MemberChange(Change.MINIMUM, "", minimum=1), LATER))
 

@@ -55,10 +55,10 @@ class ChangeMembers:
     """Change the members of this broker group by one node. `add`: as a learner with the directory `incarnation`. `promote`: a learner that
     is caught up becomes a voter. `demote`: a voter becomes a learner. `remove`: the node leaves. `rule`: concerns no node, the group
     changes to the replication rule `rule`; this takes two records, and the group appends the second one by itself. `minimum`: concerns no
-    node either, an HA group demands `minimum` replicas in sync from now on; its master takes this before it serves. Answer: `MembersChanged`
-    once the record is committed, or at once if the requested state is already in force. Refused with `members-refused` and an explanation
-    if the change would cost the quorum or the learner is not caught up, with `members-not-yet` if another change is under way or the node
-    is still in the in-sync set."""
+    node either, an HA group demands `minimum` replicas in sync from now on; its master takes this before it serves. Answer:
+    `MembersChanged` once the record is committed, or at once if the requested state is already in force. Refused with `members-refused`
+    and an explanation if the change would cost the quorum or the learner is not caught up, with `members-not-yet` if another change is
+    under way or the node is still in the in-sync set."""
 
     token: Token
     kind: MembersKind

@@ -594,8 +594,8 @@ class Group:
             why = f"the group has feature level {level}, and {change.node} reads up to {request.level_max}"
             return f"{why}: upgrade {change.node} first"
         if change.kind is Change.MINIMUM and level < MINIMUM_LEVEL:
-            why = f"a log records min_in_sync from feature level {MINIMUM_LEVEL} on, and the group has level {level} (ledgermq upgrade finish)"
-            return f"{why}; until then set min_in_sync in the files of the nodes, and restart the master"
+            why = f"a log records min_in_sync from feature level {MINIMUM_LEVEL} on, and the group has level {level}"
+            return f"{why} (ledgermq upgrade finish); until then set min_in_sync in the files of the nodes, and restart the master"
         return None
 
     def _append_members(self, turn: _Turn, change: MemberChange) -> str | None:

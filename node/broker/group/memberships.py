@@ -65,8 +65,8 @@ class Memberships:
             why = f"the directory of {call.node} is not known yet; start the node first, then try again"
             return [Done(call.token, Refused("members-refused", detail=why))]
         rule = Rule(call.rule) if call.kind == "rule" else Rule.MAJORITY
-        told = call.node, call.incarnation or "", call.reason, rule, call.observer, call.minimum
-        change = MemberChange(Change(call.kind), *told)
+        told = call.node, call.incarnation or "", call.reason, rule, call.observer
+        change = MemberChange(Change(call.kind), *told, minimum=call.minimum)
         self._asked.append(MemberRequest(change, call.token, call.level_max))
         return []
 

@@ -15,8 +15,8 @@ from ledgermq.raft.config import Members, Rule
 def members_of(index: int, record: Membership) -> GroupMembers:
     """The members of the record at `index`."""
     parts = frozenset(record.learners), dict(record.incarnations), frozenset(record.returning)
-    rule = record.rule, record.towards, frozenset(record.observers), record.since, record.minimum
-    return GroupMembers(index, record.voters, *parts, *rule)
+    counts = {"since": record.since, "minimum": record.minimum}
+    return GroupMembers(index, record.voters, *parts, record.rule, record.towards, frozenset(record.observers), **counts)
 
 
 def as_raft(members: GroupMembers) -> Members:
@@ -30,15 +30,15 @@ def from_raft(index: int, members: Members) -> GroupMembers:
     """The members that the core has in force since the record at `index`."""
     towards = None if members.towards is None else members.towards.value
     parts = members.learners, dict(members.incarnations), members.returning
-    rule = members.rule.value, towards, members.observers, members.since, members.minimum
-    return GroupMembers(index, members.voters, *parts, *rule)
+    counts = {"since": members.since, "minimum": members.minimum}
+    return GroupMembers(index, members.voters, *parts, members.rule.value, towards, members.observers, **counts)
 
 
 def export_members(members: GroupMembers) -> dict[str, Any]:
     """The snapshot form (format §11): the record's index and fields."""
     told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning)), ""
-    rule = members.rule, members.towards, tuple(sorted(members.observers)), members.since, members.minimum
-    record = Membership(members.voters, *told, *rule)
+    counts = {"since": members.since, "minimum": members.minimum}
+    record = Membership(members.voters, *told, members.rule, members.towards, tuple(sorted(members.observers)), **counts)
     return {"index": members.index, **record.fields()}
 
 

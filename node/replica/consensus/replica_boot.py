@@ -60,16 +60,16 @@ def members_of(record: control.Membership) -> Members:
     """Convert a record to the core's form."""
     towards = None if record.towards is None else Rule(record.towards)
     parts = frozenset(record.learners), dict(record.incarnations), frozenset(record.returning)
-    rule = Rule(record.rule), towards, frozenset(record.observers), record.since, record.minimum
-    return Members(tuple(record.voters), *parts, *rule)
+    counts = {"since": record.since, "minimum": record.minimum}
+    return Members(tuple(record.voters), *parts, Rule(record.rule), towards, frozenset(record.observers), **counts)
 
 
 def record_of(members: Members, reason: str) -> control.Membership:
     """Convert the core's form to a record."""
     told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning)), reason
     towards = None if members.towards is None else members.towards.value
-    rule = members.rule.value, towards, tuple(sorted(members.observers)), members.since, members.minimum
-    return control.Membership(members.voters, *told, *rule)
+    counts = {"since": members.since, "minimum": members.minimum}
+    return control.Membership(members.voters, *told, members.rule.value, towards, tuple(sorted(members.observers)), **counts)
 
 
 def membership_entries(entries: Range) -> list[int]:
