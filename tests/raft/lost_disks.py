@@ -119,7 +119,7 @@ class LostDisks(HaCluster):
         return [member for member in self.members.values() if member.name not in self.stopped]
 
     def lose(self, name: str) -> None:
-        """The node stops, and its disk is lost. It comes back with a new directory, in which it founds the group, as far as it knows."""
+        """The node stops, and its disk is lost. It comes back with a new directory, in which it founds the group anew."""
         member = self.members[name]
         self.gone.append((member.disk.durable, member.disk.written[: member.disk.durable + 1]))
         number = int(member.directory.split("/")[1]) + 1
