@@ -738,9 +738,8 @@ class Group:
                 # Without space no change of members is tried, so its time would stay in the past.
                 wake_ns = min(wake_ns, retry_ns)
             quiet_ns = min(quiet_ns, due_ns)
-        if leader.serving:
-            if handovers.preference is not None:
-                quiet_ns = min(quiet_ns, handovers.again_ns)
+        if leader.serving and handovers.preference is not None:
+            quiet_ns = min(quiet_ns, handovers.again_ns)
         self._wake_ns = wake_ns
         self._due_ns = 0 if busy or pulled_ns == now_ns else min(quiet_ns, pulled_ns)
 
