@@ -105,8 +105,8 @@ def changed(members: Members, change: MemberChange, index: int) -> Members | str
     if change.incarnation and kind is not Change.REMOVE:
         incarnations[node] = change.incarnation
     parts = frozenset(learners), incarnations, frozenset(returning)
-    counts = {"since": members.since, "minimum": members.minimum}
-    return Members(tuple(sorted(voters)), *parts, members.rule, members.towards, frozenset(observers), **counts)
+    rule, observes = members.rule, frozenset(observers)
+    return Members(tuple(sorted(voters)), *parts, rule, members.towards, observes, since=members.since, minimum=members.minimum)
 
 
 def _with_minimum(members: Members, wanted: int) -> Members | str:
