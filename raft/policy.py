@@ -227,8 +227,10 @@ class InSync(Policy):
         missing = self._config.ha.minimum_of(made) - len(in_sync)
         if missing <= 0:
             return True
-        others = [peers.get(node) for node in members.nodes if node not in in_sync and node not in members.observers]
-        return sum(1 for peer in others if peer is not None and peer.durable >= max(index, peer.named_at)) >= missing
+        nodes = [node for node in members.nodes if node not in in_sync and node not in members.observers and node in peers]
+        # A returned directory says that it does not count until its record is committed; it counts here, or the record never would be.
+        others = [peers[node] for node in nodes if node in members.returning or not peers[node].provisional]
+        return sum(1 for peer in others if peer.durable >= max(index, peer.named_at)) >= missing
 
     @property
     def early_acks(self) -> bool:

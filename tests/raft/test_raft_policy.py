@@ -121,6 +121,17 @@ def test_below_the_minimum_copies_outside_of_the_set_count(minimum: int, in_sync
     assert made.may_commit(2, {}, made.members) is (len(in_sync) >= minimum)
 
 
+@pytest.mark.parametrize("returning", [False, True])
+def test_a_copy_that_does_not_count_fills_no_minimum_unless_its_node_returns(returning: bool) -> None:
+    """The record of its return could not be committed otherwise."""
+    made = policy(Rule.IN_SYNC, {"a": ""}, HaRules(minimum=2), ("a",) if returning else ("a", "b"))
+    members = replace(made.members, learners=frozenset("b"), returning=frozenset("b")) if returning else made.members
+    made.members = members
+    for provisional in (False, True):
+        copies = {"b": peer("b", durable=2, provisional=provisional)}
+        assert made.may_commit(2, copies, members) is (returning or not provisional)
+
+
 def test_only_in_ha_groups_may_copies_be_too_few() -> None:
     for rule in (Rule.MAJORITY, Rule.ALL):
         made = policy(rule)

@@ -338,7 +338,8 @@ Holders(l, k) ==
 (* InSync.may_commit() *)
 EnoughCopies(l, k) ==
     LET set == Electors(l)
-        others == {n \in Known(Members(l)) \ set : n # l /\ acks[l][n].at >= Max(k, NamedAt(l, n))}
+        others == {n \in Known(Members(l)) \ set : /\ n # l /\ acks[l][n].at >= Max(k, NamedAt(l, n))
+                                                    /\ (acks[l][n].sound \/ n \in Members(l).returning)}
     IN Members(l).rule = InSync => Guard("minimum", Cardinality(set) + Cardinality(others) >= Minimum)
 
 QuorumHolds(l, k) ==
