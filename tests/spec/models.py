@@ -85,7 +85,7 @@ MODELS: dict[str, Model] = {
         TWO,
         minimum=2,
         kinds=("return",),
-        bounds={"TermMax": 2, "LengthMax": 3, "WishesMax": 1, "DecisionsMax": 3, "ChangesMax": 1, "WipesMax": 1},
+        bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1, "DecisionsMax": 2, "ChangesMax": 1, "WipesMax": 1},
     ),
     "raft-to-ha": replace(
         RULES, rule="majority", bounds={"TermMax": 2, "LengthMax": 4, "ChangesMax": 2, "WishesMax": 1, "DecisionsMax": 1}
