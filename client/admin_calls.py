@@ -169,9 +169,9 @@ class AdminCalls:
     def elect_master(self, request: pb.ElectMasterRequest) -> pb.ElectMasterResponse:
         return self._ask("ElectMaster", request, pb.ElectMasterResponse)
 
-    def change_replication(self, broker_group: str, to: str) -> pb.ChangeReplicationResponse:
+    def change_replication(self, broker_group: str, to: str = "", min_in_sync: int | None = None) -> pb.ChangeReplicationResponse:
         """One step of a change; a repeated call continues it."""
-        request = pb.ChangeReplicationRequest(broker_group=broker_group, to=to)
+        request = pb.ChangeReplicationRequest(broker_group=broker_group, to=to, min_in_sync=min_in_sync)
         return self._ask("ChangeReplication", request, pb.ChangeReplicationResponse)
 
     def leadership_history(self, broker_group: str, last: int) -> pb.LeadershipHistoryResponse:

@@ -6,6 +6,7 @@ Only argument parsing, questions, progress and exit statuses live here.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import click
 
@@ -70,37 +71,66 @@ def _wait_for_master(connection: Connection, admin: AdminCalls, group: str, node
 
 @click.command("replication")
 @click.argument("group")
-@click.option("--to", required=True, type=click.Choice(["raft", "ha"]), help="raft: elections and majorities; ha: an appointed master.")
+@click.option("--to", type=click.Choice(["raft", "ha"]), help="raft: elections and majorities; ha: an appointed master.")
+@click.option(
+    "--min-in-sync",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Replicas of an HA group that must have an entry before it is acknowledged, from now on.",
+)
 @click.option("--no-wait", is_flag=True, help="Return when the change has started; the same command continues it.")
+@click.option("--yes", is_flag=True, help="Do not ask before a smaller --min-in-sync.")
 @cluster_command
 @json_option
-def replication(connection: Connection, group: str, to: str, no_wait: bool, as_json: bool) -> None:
-    """Change the replication mode of the broker group GROUP while it is in use. Every voting replica must be up.
+def replication(
+    connection: Connection, group: str, to: str | None, min_in_sync: int | None, no_wait: bool, yes: bool, as_json: bool
+) -> None:
+    """Change the replication mode of the broker group GROUP while it is in use (--to), or how many replicas of an HA group must be in sync
+    (--min-in-sync).
+
+    For --to every voting replica must be up. --min-in-sync N is recorded in the group's log and counts from then on, whatever the nodes'
+    configurations say. A smaller N lets a group go on whose other replicas are gone for good; with 1, the loss of one more disk may lose
+    acknowledged messages.
 
     \b
     Examples:
       ledgermq replication g1 --to ha
       ledgermq replication g1 --to raft --no-wait
+      ledgermq replication g1 --min-in-sync 1 --yes
 
     Afterwards set `replication` of the group, and its HA settings, in the configuration of every node (docs/ha.md).
 
-    Exit status: 0 done; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
+    Exit status: 0 done; 2 usage; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
     """
+    if (to is None) is (min_in_sync is None):
+        raise click.UsageError("give either --to or --min-in-sync")
     admin = AdminCalls(connection)
-    answer = admin.change_replication(group, to)
+    if min_in_sync is not None and (former := _minimum_now(admin, group)) > min_in_sync:
+        confirmed(f"acknowledging what only {min_in_sync} of the replicas of {group} have, instead of {former},", yes)
+    towards = to or f"min_in_sync {min_in_sync}"
+
+    def ask() -> pb.ChangeReplicationResponse:
+        return admin.change_replication(group, to or "", min_in_sync)
+
+    answer = ask()
     if not answer.done and not no_wait:
-        answer = _followed(connection, admin, group, to, answer)
+        answer = _followed(connection, ask, group, towards, answer)
     if as_json:
-        waits = answer.waits_for or None
-        render.print_json(group=group, replication=answer.replication or None, done=answer.done, waits_for=waits)
+        told = {"replication": answer.replication or None, "min_in_sync": render.known(answer, "min_in_sync")}
+        render.print_json(group=group, **told, done=answer.done, waits_for=answer.waits_for or None)
     elif answer.done:
-        print(f"{group} goes by {to}")
+        print(f"{group} goes by {towards}")
     else:
         print(f"{group}: under way; waits until {answer.waits_for}")
 
 
+def _minimum_now(admin: AdminCalls, group: str) -> int:
+    """How many replicas of an HA group must be in sync; 0 if the group is none, which the cluster then refuses with the reason."""
+    return next((item.ha.min_in_sync for item in admin.cluster_status().groups if item.group == group), 0)
+
+
 def _followed(
-    connection: Connection, admin: AdminCalls, group: str, to: str, answer: pb.ChangeReplicationResponse
+    connection: Connection, ask: Callable[[], pb.ChangeReplicationResponse], group: str, to: str, answer: pb.ChangeReplicationResponse
 ) -> pb.ChangeReplicationResponse:
     moved, former, steps = time.monotonic(), "", 0
     with Meter(f"{group}: steps towards {to}", None) as meter:
@@ -112,5 +142,5 @@ def _followed(
                 what = f"{group}: no progress for {connection.timeout_s:g} s; it waits until {answer.waits_for}"
                 raise Refused(Code.PRECONDITION_FAILED, what, "bring all voters back (ledgermq status), then run the same command again")
             time.sleep(ASK_AGAIN_S)
-            answer = admin.change_replication(group, to)
+            answer = ask()
     return answer

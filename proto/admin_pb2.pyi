@@ -1488,24 +1488,28 @@ class ElectMasterResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., epoch: _Optional[int] = ..., loss: _Optional[str] = ..., lost_entries: _Optional[int] = ..., lost_ms: _Optional[int] = ...) -> None: ...
 
 class ChangeReplicationRequest(_message.Message):
-    __slots__ = ("broker_group", "to")
+    __slots__ = ("broker_group", "to", "min_in_sync")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
+    MIN_IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     to: str
-    def __init__(self, broker_group: _Optional[str] = ..., to: _Optional[str] = ...) -> None: ...
+    min_in_sync: int
+    def __init__(self, broker_group: _Optional[str] = ..., to: _Optional[str] = ..., min_in_sync: _Optional[int] = ...) -> None: ...
 
 class ChangeReplicationResponse(_message.Message):
-    __slots__ = ("status", "done", "waits_for", "replication")
+    __slots__ = ("status", "done", "waits_for", "replication", "min_in_sync")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    MIN_IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     status: Status
     done: bool
     waits_for: str
     replication: str
-    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., replication: _Optional[str] = ...) -> None: ...
+    min_in_sync: int
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., replication: _Optional[str] = ..., min_in_sync: _Optional[int] = ...) -> None: ...
 
 class AddBrokerGroupRequest(_message.Message):
     __slots__ = ("name", "replicas", "count", "settings")

@@ -24,6 +24,8 @@ MEMBERSHIP_VERSION = 2
 """The version of a membership record that contains more than names."""
 RULED_VERSION = 3
 """The version of one with another rule than majority, or with observers."""
+MINIMUM_VERSION = 4
+"""The version of one that names how many replicas must be in sync."""
 TREE_VERSION = 2
 """The version of a seal with the root of the file's entries tree."""
 STORED_VERSION = 2
@@ -52,8 +54,8 @@ class Membership:
     """The members of the group. The first entry of every group is one that contains only names; each change adds one (version 2).
 
     `incarnations`: the directories of members whose directory is not that of the group's formation. `returning`: learners that will vote
-    again. `rule`, `towards`, `since`, `observers`: as in `ledgermq.raft.config.Members`; a record without these has version 1 or 2.
-    `reason` is for people. Reading raises ValueError for members that are impossible for a group."""
+    again. `rule`, `towards`, `since`, `observers`, `minimum`: as in `ledgermq.raft.config.Members`; a record without these has version 1
+    or 2. `reason` is for people. Reading raises ValueError for members that are impossible for a group."""
 
     TAG: ClassVar[str] = "membership"
     TOPIC: ClassVar[str] = RAFT_TOPIC
@@ -67,6 +69,7 @@ class Membership:
     towards: str | None = None
     observers: tuple[str, ...] = ()
     since: int = 0
+    minimum: int = 0
 
     def encode(self) -> bytes:
         version, fields = self.version, self.fields()
@@ -75,6 +78,8 @@ class Membership:
     @property
     def version(self) -> int:
         """The lowest version of the record that can express it."""
+        if self.minimum:
+            return MINIMUM_VERSION
         if self.is_ruled:
             return RULED_VERSION
         return MEMBERSHIP_VERSION if self.reason or self.incarnations or self.returning else VERSION
@@ -86,11 +91,13 @@ class Membership:
             fields["rule"], fields["since"] = self.rule, self.since
             if self.towards is not None:
                 fields["towards"] = self.towards
+        if self.minimum:
+            fields["min_in_sync"] = self.minimum
         return fields
 
     @property
     def is_ruled(self) -> bool:
-        """Whether only version 3 of the record can express it."""
+        """Whether only version 3 of the record, or a later one, can express it."""
         return self.rule != MAJORITY or bool(self.observers)
 
     def _told(self, nodes: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -116,7 +123,10 @@ class Membership:
         rule, towards, since = fields.get("rule", MAJORITY), fields.get("towards"), int(fields.get("since", 0))
         if rule not in RULES or (rule == ALL) != (towards is not None) or towards not in (None, MAJORITY, IN_SYNC):
             raise ValueError(f"a group cannot have the rule {rule!r} towards {towards!r}")
-        return replace(said, rule=rule, towards=towards, observers=observers, since=since)
+        minimum = int(fields.get("min_in_sync", 0))
+        if minimum < 0 or (minimum and rule != IN_SYNC):
+            raise ValueError(f"a group of the rule {rule!r} cannot demand {minimum} replicas in sync")
+        return replace(said, rule=rule, towards=towards, observers=observers, since=since, minimum=minimum)
 
 
 @dataclass(frozen=True, slots=True)

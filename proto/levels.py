@@ -18,6 +18,9 @@ TREE_LEVEL: Final = 2
 STORED_TRIM_LEVEL: Final = 2
 """From this level on a trim record can say that the object store has what it removes
 (docs/decisions/2026-11-28-leases-below-the-local-begin.md)."""
+MINIMUM_LEVEL: Final = 3
+"""From this level on a membership record can say how many replicas of an HA group must be in sync
+(docs/decisions/2026-11-29-lost-disks-of-ha-groups.md)."""
 
 CONTENT_LEVEL: Final = 3
 """From this level on a deduplication window compares the content of messages, not their ids alone
@@ -30,6 +33,7 @@ RECORDS: dict[tuple[str, int], int] = {
     ("membership", 1): 1,
     ("membership", 2): 1,
     ("membership", 3): 1,
+    ("membership", 4): 3,
     ("term-start", 1): 1,
     ("forced", 1): 1,
     ("level", 1): 1,

@@ -94,8 +94,9 @@ class Members:
     `voters` make the quorums; `learners` only receive. `incarnations` names the directory by which a member is known; a member without one
     is known by the directory it had when the group was created. `returning`: learners that voted until their directory was lost; the leader
     makes them voters again as soon as they have caught up. `observers`: learners that become voters only if an operator says so. `towards`:
-    the rule that follows ALL. `since`: the entry that made the rule; 0 for the rule the group was created with, and for MAJORITY. Without
-    any voter the members are not known yet (`NOBODY`).
+    the rule that follows ALL. `since`: the entry that made the rule; 0 for the rule the group was created with, and for MAJORITY.
+    `minimum`: how many copies of an entry an HA group needs by an operator's command; 0: as configured. Without any voter the members are
+    not known yet (`NOBODY`).
     """
 
     voters: tuple[str, ...]
@@ -106,6 +107,7 @@ class Members:
     towards: Rule | None = None
     observers: frozenset[str] = frozenset()
     since: int = 0
+    minimum: int = 0
 
     def __post_init__(self) -> None:
         if len(set(self.voters)) != len(self.voters) or self.learners & set(self.voters) or (self.learners and not self.voters):
@@ -116,6 +118,8 @@ class Members:
             raise ValueError("raft members: only learners observe, and an observer does not return to voting")
         if (self.rule is Rule.ALL) != (self.towards is not None) or self.towards is Rule.ALL:
             raise ValueError("raft members: the rule all, and no other, stands before another rule")
+        if self.minimum < 0 or (self.minimum and self.rule is not Rule.IN_SYNC):
+            raise ValueError("raft members: only a group of the rule in-sync has a minimum")
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -131,8 +135,8 @@ class HaRules:
     """The limits that a master of the rule IN_SYNC and its slaves apply. Not part of the log: they may change at a restart.
 
     `ack_async`: an acknowledgement may rest on the master's stable storage alone. `minimum`: if fewer members of the in-sync set are
-    reachable, nothing is committed. `lag_ns`, `lag_bytes`: a member that lags further behind is removed from the set. `pull`: a slave gets
-    the next range when it asks for it, not as soon as the window allows.
+    reachable, nothing is committed; the log may name another one (`minimum_of`). `lag_ns`, `lag_bytes`: a member that lags further behind
+    is removed from the set. `pull`: a slave gets the next range when it asks for it, not as soon as the window allows.
     """
 
     ack_async: bool = False
@@ -146,6 +150,11 @@ class HaRules:
             raise ValueError("ha rules: the minimum must be at least 1 (the master), and the bounds of lag above 0")
         if self.ack_async and self.minimum != 1:
             raise ValueError("ha rules: with ack_async the master acknowledges alone, so the minimum must be 1")
+
+    def minimum_of(self, members: Members) -> int:
+        """How many copies an entry needs under these members: as many as the log says, else as many as are configured. A master that
+        acknowledges alone needs its own."""
+        return self.minimum if self.ack_async else members.minimum or self.minimum
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,9 @@ class IsrReview:
     def leaving_set(self, agreed: Appointment, now_ns: int) -> set[str]:
         """The nodes to remove from the set: first those that are no voters any more or lost their directory; then, as long as the
         minimum remains, those that a change needs out, and those that have failed or lag too far. Below the minimum nothing is committed
-        anyway, so a larger set, with more nodes that may be elected, is better."""
+        anyway, so a larger set, with more nodes that may be elected, is better. Copies that count until their nodes are in the set again
+        (`InSync.may_commit`) belong to what remains: otherwise a node that is gone could keep them from becoming voters for ever."""
+        outside = self._outside(now_ns)
         voters = self._membership.members.voters
         others = [node for node in agreed.in_sync if node != self._config.node]
         lost = {node for node, eviction in self.evicting.items() if eviction.lost}
@@ -109,9 +111,18 @@ class IsrReview:
         evicted = [node for node in others if node not in leaving and node in self.evicting]
         late = sorted((self._contact_ns(node), node) for node in others if node not in {*leaving, *evicted} and self._is_late(node, now_ns))
         for node in (*evicted, *(node for _, node in late)):
-            if len(agreed.in_sync) - len(leaving) > self._config.ha.minimum:
+            if len(agreed.in_sync) - len(leaving) + outside > self._config.ha.minimum_of(self._membership.members):
                 leaving.add(node)
         return leaving
+
+    def _outside(self, now_ns: int) -> int:
+        """How many nodes have everything and join the set once the next entry is committed: they lost their directory and become voters
+        without an operator, or are voters by a change that is not committed."""
+        log, silence_ns, members = self._log, self._config.timing.election_max_ns, self._membership.members
+        voters = self._membership.configurations.at(log.commit_index).voters
+        peers = [self._peers[node] for node in members.nodes if node in members.returning or node in {*members.voters}.difference(voters)]
+        there = [peer for peer in peers if peer.boot_id is not None and now_ns - peer.contact_ns < silence_ns and not peer.leaving]
+        return sum(1 for peer in there if peer.durable >= log.commit_index and log.view.term_at(peer.durable) == self._term)
 
     def _contact_ns(self, node: str) -> int:
         peer = self._peers.get(node)
@@ -145,7 +156,7 @@ class IsrReview:
             return False
         if peer.stage is not Stage.FLOWING or peer.leaving or node in self.evicting:
             return False
-        if configurations.latest_index > self._log.commit_index and node not in configurations.before.voters:
+        if node not in configurations.at(self._log.commit_index).voters:
             return False
         if self._log.view.term_at(peer.durable) != self._term:
             return False

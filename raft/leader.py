@@ -115,11 +115,14 @@ class Leader:
         return self._log.view.term_at(index) == self.term
 
     def advance_commit(self) -> None:
-        log, policy, peers = self._log, self._membership.policy, self.peers
+        log, membership, peers = self._log, self._membership, self.peers
         if log.commit_index == log.view.end_index:
             return
+        policy = membership.policy
         candidate = policy.reached(log.leader_claim(), peers, DURABLE)
-        if candidate > log.commit_index and self.is_of_this_term(candidate) and policy.may_commit(candidate, peers):
+        if candidate <= log.commit_index or not self.is_of_this_term(candidate):
+            return
+        if policy.may_commit(candidate, peers, membership.configurations.at(candidate)):
             log.commit(candidate)
 
     def advance_held(self) -> None:

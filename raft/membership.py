@@ -26,6 +26,7 @@ class Change(Enum):
     PROMOTE  a learner becomes a voter
     DEMOTE   a voter becomes a learner
     REMOVE   a member is removed
+    MINIMUM  an HA group needs another number of copies of an entry
     RULE     the group gets another rule, through the rule ALL
     RETURN   a member lost its directory: it continues as a learner with a new one; if it was a voter, it becomes one again once caught up
     """
@@ -35,6 +36,7 @@ class Change(Enum):
     DEMOTE = "demote"
     REMOVE = "remove"
     RETURN = "return"
+    MINIMUM = "minimum"
     RULE = "rule"
 
 
@@ -45,8 +47,8 @@ class NotYet(str):
 @dataclass(frozen=True, slots=True)
 class MemberChange:
     """A requested change. `incarnation`: that of the node's directory, which the members name from then on; if they name one already, only
-    ADD and RETURN may name another. `reason`: a text for the operator, stored in the log. `rule`: only for RULE, which names no node.
-    `observer`: ADD a permanent learner, or PROMOTE one of those on purpose."""
+    ADD and RETURN may name another. `reason`: a text for the operator, stored in the log. `rule`: only for RULE, and `minimum`: only for
+    MINIMUM, which name no node. `observer`: ADD a permanent learner, or PROMOTE one of those on purpose."""
 
     kind: Change
     node: str
@@ -54,6 +56,7 @@ class MemberChange:
     reason: str = ""
     rule: Rule = Rule.MAJORITY
     observer: bool = False
+    minimum: int = 0
 
 
 def changed(members: Members, change: MemberChange, index: int) -> Members | str:
@@ -62,6 +65,8 @@ def changed(members: Members, change: MemberChange, index: int) -> Members | str
         return _with_rule(members, change.rule, index)
     if members.rule is Rule.ALL:
         return NotYet(f"the group is changing over to the rule {members.towards}; ask again when that is done")
+    if change.kind is Change.MINIMUM:
+        return _with_minimum(members, change.minimum)
     node, kind = change.node, change.kind
     voters, learners, returning = set(members.voters), set(members.learners), set(members.returning)
     incarnations, observers = dict(members.incarnations), set(members.observers)
@@ -100,7 +105,16 @@ def changed(members: Members, change: MemberChange, index: int) -> Members | str
     if change.incarnation and kind is not Change.REMOVE:
         incarnations[node] = change.incarnation
     parts = frozenset(learners), incarnations, frozenset(returning)
-    return Members(tuple(sorted(voters)), *parts, members.rule, members.towards, frozenset(observers), members.since)
+    rule, observes = members.rule, frozenset(observers)
+    return Members(tuple(sorted(voters)), *parts, rule, members.towards, observes, since=members.since, minimum=members.minimum)
+
+
+def _with_minimum(members: Members, wanted: int) -> Members | str:
+    if members.rule is not Rule.IN_SYNC:
+        return f"a group of the rule {members.rule} has no minimum of replicas in sync: a majority of its voters commits"
+    if not 1 <= wanted <= len(members.voters):
+        return f"the minimum of replicas in sync is 1 to {len(members.voters)}, the number of voters, not {wanted}"
+    return replace(members, minimum=wanted)
 
 
 def _with_rule(members: Members, wanted: Rule, index: int) -> Members | str:
@@ -111,7 +125,7 @@ def _with_rule(members: Members, wanted: Rule, index: int) -> Members | str:
     if wanted is Rule.ALL:
         return "the rule all only stands between two others; ask for one of those"
     if members.rule is not Rule.ALL:
-        return replace(members, rule=Rule.ALL, towards=wanted, since=index)
+        return replace(members, rule=Rule.ALL, towards=wanted, since=index, minimum=0)
     if wanted is not members.towards:
         return NotYet(f"the group is changing over to the rule {members.towards}; ask again when that is done")
     return replace(members, rule=wanted, towards=None, since=index if wanted is Rule.IN_SYNC else 0)

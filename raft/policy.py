@@ -94,8 +94,8 @@ class Policy(ABC):
                 values.append(NO_INDEX if peer is None or peer.provisional else value(peer))
         return self.quorum(values)
 
-    def may_commit(self, index: int, peers: Peers) -> bool:
-        """Whether enough copies, by the group's settings, hold an entry that the quorum has."""
+    def may_commit(self, index: int, peers: Peers, made: Members) -> bool:
+        """Whether enough copies, by the members in force at this entry (`made`), hold an entry that the quorum has."""
         return True
 
     @property
@@ -216,15 +216,21 @@ class InSync(Policy):
     def quorum(self, values: Sequence[int]) -> int:
         return min(values)
 
-    def may_commit(self, index: int, peers: Peers) -> bool:
-        """If the in-sync set is smaller than the minimum, copies outside it count too: a node can join the set, or become a voter again,
-        only once an entry of this epoch is committed."""
+    @property
+    def _minimum(self) -> int:
+        return self._config.ha.minimum_of(self.members)
+
+    def may_commit(self, index: int, peers: Peers, made: Members) -> bool:
+        """If the in-sync set is smaller than the minimum, copies outside it count too: a node can become a voter again only once an entry
+        of this epoch is committed. The minimum is that of the entry: a lower one counts from the entry that made it."""
         in_sync, members = self.electors(), self.members
-        missing = self._config.ha.minimum - len(in_sync)
+        missing = self._config.ha.minimum_of(made) - len(in_sync)
         if missing <= 0:
             return True
-        others = [peers.get(node) for node in members.nodes if node not in in_sync and node not in members.observers]
-        return sum(1 for peer in others if peer is not None and peer.durable >= max(index, peer.named_at)) >= missing
+        nodes = [node for node in members.nodes if node not in in_sync and node not in members.observers and node in peers]
+        # A returned directory says that it does not count until its record is committed; it counts here, or the record never would be.
+        others = [peers[node] for node in nodes if node in members.returning or not peers[node].provisional]
+        return sum(1 for peer in others if peer.durable >= max(index, peer.named_at)) >= missing
 
     @property
     def early_acks(self) -> bool:
@@ -272,7 +278,7 @@ class InSync(Policy):
     def missing_isr(self, now_ns: int, peers: Peers) -> int:
         me, silence_ns = self._config.node, self._config.timing.election_max_ns
         there = sum(1 for node in self.electors() if node == me or is_there(peers.get(node), now_ns, silence_ns))
-        return max(0, self._config.ha.minimum - there)
+        return max(0, self._minimum - there)
 
     # Changes of members
 
@@ -284,7 +290,7 @@ class InSync(Policy):
 
     def would_stall(self, voters: Sequence[str], there: Sequence[str], *, leaves: bool) -> str | None:
         """If the change removes a voter, the minimum must be reachable. The return of a node that lost its directory is no removal."""
-        needed = self._config.ha.minimum
+        needed = self._minimum
         return None if not leaves or len(there) >= needed else _stalls(f"{needed} in sync", voters, there)
 
 

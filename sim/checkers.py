@@ -62,8 +62,8 @@ class Watched(Protocol):
         ...
 
     @property
-    def open_changes(self) -> tuple[int, ...]:
-        """The entries with membership changes that it does not know to be committed."""
+    def open_changes(self) -> tuple[tuple[int, Members, Members], ...]:
+        """The membership changes that it does not know to be committed: their entry, the members before, and after it."""
         ...
 
     @property
@@ -182,12 +182,12 @@ class Checkers:
 
     def _one_change_at_a_time(self, node: str, replica: Watched) -> None:
         """I4 depends on this (Raft dissertation §4.1, and its correction): a leader changes the members only when an entry of its own term
-        and the previous change are committed."""
+        and the previous change are committed. Only what changes no quorum of an HA group may come first."""
         changes = replica.open_changes
-        if not changes or replica.term_at(changes[-1]) != replica.term:
+        if not changes or replica.term_at(changes[-1][0]) != replica.term or _comes_first(*changes[-1][1:]):
             return
         if len(changes) > 1:
-            raise Violation("I4", f"{node} changed the members with entry {changes[-1]} while entry {changes[-2]} was not committed")
+            raise Violation("I4", f"{node} changed the members with entry {changes[-1][0]} while entry {changes[-2][0]} was not committed")
         if replica.term_at(replica.commit_index) != replica.term:
             raise Violation("I4", f"{node} changed the members before it had committed an entry of its term {replica.term}")
 
@@ -335,7 +335,7 @@ class Checkers:
         if known is None:
             return held.issuperset(members.voters)
         copies = held.intersection(members.nodes) - members.observers
-        return held.issuperset(known.in_sync) and len(copies) >= self.minimum
+        return held.issuperset(known.in_sync) and len(copies) >= (members.minimum or self.minimum)
 
     def _in_sync_hold(self, holders: Collection[str], last: int) -> None:
         """Any member of the current in-sync set may be elected, so each must have everything that was ever committed."""
@@ -379,3 +379,9 @@ def _holds(medium: OnMedium, pieces: Iterable[Range], begin_index: int, last_ind
     return all(
         piece.first_index < begin_index or medium.holds(piece.pos, bytes(piece.data)) for piece in pieces if piece.last_index <= last_index
     )
+
+
+def _comes_first(before: Members, after: Members) -> bool:
+    """Whether a change takes back a directory of a member of an HA group, or names another minimum."""
+    same = after.rule is before.rule is Rule.IN_SYNC and set(after.nodes) == set(before.nodes) and after.since == before.since
+    return same and (after.incarnations != before.incarnations or after.minimum != before.minimum)

@@ -113,16 +113,18 @@ class Life:
     def counted(self) -> tuple[Members, ...]:
         """The members by which this replica may have counted last: an uncommitted change may have been appended after that."""
         known = self.replica.core.configurations
-        return (known.latest,) if known.latest_index <= self.commit_index else (known.latest, known.before)
+        return (known.at(self.commit_index), *(members for index, members in known.runs if index > self.commit_index))
 
     @property
     def promise(self) -> tuple[int, str | None]:
         return self.store.hard_state.value.term, self.store.hard_state.value.vote
 
     @property
-    def open_changes(self) -> tuple[int, ...]:
+    def open_changes(self) -> tuple[tuple[int, Members, Members], ...]:
         known = self.replica.core.configurations
-        return tuple(index for index, _ in known.runs if index > self.commit_index) if known.latest_index > self.commit_index else ()
+        if known.latest_index <= self.commit_index:
+            return ()
+        return tuple((index, known.at(index - 1), members) for index, members in known.runs if index > self.commit_index)
 
     def term_at(self, index: int) -> int:
         return self.log.term_at(index)

@@ -61,7 +61,7 @@ KINDS = {
     "rmq_sys_ledgermq_storage": frozenset({"seal", "trim", "audit"}),
 }
 """Kinds of control records by topic (docs/format.md §11)."""
-RECORD_LEVELS: dict[tuple[str, int], int] = {("seal", 2): 2, ("trim", 2): 2, ("producer", 2): 3}
+RECORD_LEVELS: dict[tuple[str, int], int] = {("seal", 2): 2, ("trim", 2): 2, ("producer", 2): 3, ("membership", 4): 3}
 """(kind, version) of a control record → its feature level, for those above level 1."""
 
 

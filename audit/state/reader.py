@@ -44,7 +44,7 @@ TURNING = frozenset({"topic", "producer", "trim", "lite", "level"})
 """Kinds of control records that take effect exactly at their place: before their own message is in its queue, and between all others."""
 NO_FIELDS: dict[str, Any] = {}
 """The kind of an entry that is not a control record."""
-VERSIONS = {"membership": (1, 2, 3), "producer": (1, 2), "seal": (1, 2), "trim": (1, 2)}
+VERSIONS = {"membership": (1, 2, 3, 4), "producer": (1, 2), "seal": (1, 2), "trim": (1, 2)}
 """Versions of control records; all others have version 1."""
 LITE = "$"
 BODY_AT = 48 + 88

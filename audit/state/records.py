@@ -69,7 +69,8 @@ class Members(Part):
             for role, nodes in ((role, entry.fields[role]) for role in ("voters", "learners"))
         }
         # Present for groups with appointed masters, and for groups that are changing their replication.
-        rule: dict[str, Any] = {name: entry.fields[name] for name in ("rule", "since", "towards") if name in entry.fields}
+        names = "rule", "since", "towards", "min_in_sync"
+        rule: dict[str, Any] = {name: entry.fields[name] for name in names if name in entry.fields}
         self._members, self._touched = {"index": entry.index, **told, **rule}, entry.index
 
     def values(self) -> dict[str, Any]:

@@ -69,8 +69,15 @@ class Health:
         elif view is None or status.leader is None:
             yield f"broker group {group} has no known leader"
             yield from self._obstacles(group)
+        elif not status.extra.get("admitted", 1):
+            yield f"broker group {group}: this replica takes no part yet: the group does not know its data directory"
+            yield from self._obstacles(group)
+        elif view.members is not None and status.node in view.members.returning:
+            yield f"broker group {group}: this replica lost its data directory, copies the log, and is a voter again when it has caught up"
         elif status.role is Role.LEADER and not view.serving:
             yield f"broker group {group}: this node leads but does not serve yet"
+            if view.short:
+                yield view.short
         elif status.applied_index < status.commit_index:
             yield f"broker group {group}: applied {status.applied_index} of {status.commit_index} committed entries"
         elif status.commit_index < 0:

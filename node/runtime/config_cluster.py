@@ -70,7 +70,8 @@ class BrokerGroup(Section):
     ack: Literal["async", "in-sync"] | None = None
     """What a send to an HA group waits for: the master alone (`async`), or every member of the in-sync set (`in-sync`, the default)."""
     min_in_sync: Annotated[int, Field(ge=1)] | None = None
-    """With `ack: in-sync`: the group refuses sends while fewer members than this, master included, are in sync. Two by default."""
+    """With `ack: in-sync`: the group refuses sends while fewer members than this, master included, are in sync. Two by default. A number
+    that `ledgermq replication --min-in-sync` recorded in the group's log overrides it."""
     in_sync_lag_ms: Annotated[Milliseconds, Field(ge=100)] | None = None
     """A slave that has lacked entries for this long leaves the in-sync set. 10 s by default."""
     in_sync_lag_bytes: Annotated[Bytes, Field(ge=64 << 10)] | None = None

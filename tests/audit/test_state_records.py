@@ -15,7 +15,7 @@ from ledgermq.node.broker.state import lapsed_leases as node_lapsed
 from ledgermq.node.broker.state import timers as node_timers
 from ledgermq.node.broker.state import transactions as node_transactions
 from ledgermq.proto import control, levels
-from tests.audit.state_records import LEVEL_MAX, Scribe
+from tests.audit.state_records import EPOCH_MS, LEVEL_MAX, Scribe
 from tests.audit.state_worlds import fresh, write_replica
 
 REMEMBERED = 5
@@ -95,6 +95,20 @@ def test_a_record_above_the_level_of_its_group_is_a_finding(tmp_path: Path, monk
         scribe.look()
         found = [(flaw.rule, flaw.index, "record of level 2" in flaw.proof) for flaw in audited(tmp_path, scribe).flaws]
         assert found == ([] if raised else [("record.control", at, True)])
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_a_minimum_is_among_the_members_from_its_level_on(tmp_path: Path, level: int) -> None:
+    """The snapshot has it like the record; below the level no leader writes such a record, so it is a finding."""
+    scribe = Scribe(1, 0)
+    for wanted in range(2, level + 1):
+        scribe.record(control.LevelRecord(wanted))
+    members = control.Membership(("n1", "n2", "n3"), reason="asked for", rule="in-sync", since=1, minimum=1)
+    at = scribe.write(control.draft(members, EPOCH_MS, 3))
+    scribe.look()
+    assert scribe.machine.members is not None and scribe.machine.members.minimum == 1
+    found = [(flaw.rule, flaw.index, "record of level 3" in flaw.proof) for flaw in audited(tmp_path, scribe).flaws]
+    assert found == ([] if level == 3 else [("record.control", at, True)])
 
 
 @pytest.mark.parametrize("stored", [False, True])

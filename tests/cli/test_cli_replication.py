@@ -83,8 +83,30 @@ def test_a_change_of_replication_is_followed_until_it_is_done(capfd: pytest.Capt
         assert node.requests["ChangeReplication"] == 3 * [pb.ChangeReplicationRequest(broker_group="g1", to="ha")]
         node.answers("ChangeReplication", under_way)
         assert cli.run(["replication", "g1", "--to", "ha", "--no-wait", "--json"]) == 0
-        expected = {"v": 1, "group": "g1", "replication": "raft to ha", "done": False, "waits_for": "every voter confirms the change"}
-        assert json.loads(capfd.readouterr().out) == expected
+        expected = {"v": 1, "group": "g1", "replication": "raft to ha", "min_in_sync": None, "done": False}
+        assert json.loads(capfd.readouterr().out) == expected | {"waits_for": "every voter confirms the change"}
         assert cli.run(["replication", "g1", "--to", "ha", "--timeout", "300ms", "-q"]) == 4
         assert "it waits until every voter confirms the change" in capfd.readouterr().err
         assert cli.run(["replication", "g1", "--to", "chain"]) == 64
+
+
+def test_another_minimum_is_asked_for_by_name_and_recorded(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A smaller one needs a yes, and nothing is sent without; a minimum and a kind together are wrong usage."""
+    ha = pb.HaInfo(min_in_sync=2)
+    status = pb.ClusterStatusResponse(status=admin_status(), groups=[pb.BrokerGroupInfo(group="h1", ha=ha)])
+    done = pb.ChangeReplicationResponse(status=admin_status(), done=True, replication="ha", min_in_sync=1)
+    with fake_nodes() as (node,):
+        monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
+        node.answers("ClusterStatus", status)
+        node.answers("ChangeReplication", done)
+        assert cli.run(["replication", "h1", "--min-in-sync", "1"]) == 64
+        assert "acknowledging what only 1 of the replicas of h1 have, instead of 2, cannot be undone" in capfd.readouterr().err
+        assert "ChangeReplication" not in node.requests
+        assert cli.run(["replication", "h1", "--min-in-sync", "1", "--yes"]) == 0
+        assert capfd.readouterr().out == "h1 goes by min_in_sync 1\n"
+        assert node.requests["ChangeReplication"] == [pb.ChangeReplicationRequest(broker_group="h1", min_in_sync=1)]
+        assert cli.run(["replication", "h1", "--min-in-sync", "1", "--yes", "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)["min_in_sync"] == 1
+        assert cli.run(["replication", "h1", "--min-in-sync", "3", "-q"]) == 0, "a greater one asks nothing"
+        for wrong in ([], ["--to", "ha", "--min-in-sync", "1"], ["--min-in-sync", "0"]):
+            assert cli.run(["replication", "h1", "--yes", *wrong]) == 64

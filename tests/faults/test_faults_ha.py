@@ -11,6 +11,7 @@ import pytest
 
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
+from ledgermq.proto.levels import MINIMUM_LEVEL
 from tests.cluster import create_topic, leader, log_lines, running, status, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.faults.faulty import TOPIC, WAIT_S, events, faulty, judge, passes_while_it_runs, status_of, whole
@@ -234,3 +235,42 @@ def test_a_group_changes_its_replication_there_and_back_under_load(tmp_path: Pat
         judge(cluster, history)
         passes_while_it_runs(cluster)
         assert any("another kind of replication" in line for line in log_lines(cluster, master))
+
+
+def test_two_replicas_lose_the_disk_of_their_master_for_a_while_and_for_good(tmp_path: Path) -> None:
+    """The third node only votes on masters. The empty node is fed without a command, and not ready before it counts; while it is gone, one
+    recorded command lets the other one continue, whatever the files say."""
+    with faulty(tmp_path, groups=ha("n1", "n2", min_in_sync=2)) as cluster:
+        cli = CommandLine.of(cluster)
+        cli.ok("upgrade", "finish", "--yes")
+        assert status_of(cluster, "n1", "g1").level >= MINIMUM_LEVEL
+        with History(cluster, TOPIC) as history:
+            history.progress()
+            master = leader(cluster)
+            cluster.kill(master)
+            cluster.wipe(master)
+            wait_for(lambda: status_of(cluster, "n3", "g1").ha.HasField("short"), WAIT_S, "a master that cannot commit")
+            cluster.start(master)
+            cluster.wait_ready(nodes=[master])
+            wait_in_sync(cluster, "n1", "n2")
+            history.progress()
+
+            gone = leader(cluster)
+            cluster.kill(gone)
+            cluster.wipe(gone)
+            wait_for(lambda: "ledgermq replication g1 --min-in-sync 1" in cli.run("check").out, WAIT_S, "the command")
+            refused = cli.run("replication", "g1", "--min-in-sync", "1")
+            assert refused.status == 64 and "confirm with --yes" in refused.error, refused
+            done = cli.run("replication", "g1", "--min-in-sync", "1", "--yes", "--timeout", "30s")
+            assert done.status == 0 and "g1 goes by min_in_sync 1" in done.out, done
+            history.progress()
+            assert status_of(cluster, "n3", "g1").ha.min_in_sync == 1
+
+            cluster.start(gone)
+            cluster.wait_ready(nodes=[gone])
+            wait_in_sync(cluster, "n1", "n2")
+            back = cli.run("replication", "g1", "--min-in-sync", "2", "--timeout", "30s")
+            assert back.status == 0, back
+            history.progress()
+        cluster.wait_ready()
+        history.check(lambda: cli.consume_all(TOPIC, "judge"))

@@ -18,6 +18,7 @@ from ledgermq.node.controller.state import ADDRESS_KINDS, NODE_STATE, State
 from ledgermq.node.frontend.admin import member_admin as module
 from ledgermq.node.frontend.admin.member_admin import Members
 from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.status import BadRequest, Code, Conflict, LedgerError
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
 
@@ -144,6 +145,13 @@ def test_a_node_that_reads_less_than_the_level_is_not_added(bench: Bench) -> Non
         assert caught.value.code == Code.PRECONDITION_FAILED and not bench.asked
     bench.book.level_max = {"n4": 2}
     assert bench.change(Kind.ADD).done and [(call.kind, call.level_max) for call in bench.asked] == 2 * [("add", 2)]
+
+
+def test_a_node_knows_what_it_reads_itself(bench: Bench) -> None:
+    """Asked about itself, it is not taken for a node that greeted nobody."""
+    bench.controller.state = replace(bench.controller.state, level=LEVEL_MAX)
+    bench.links["n1"] = SimpleNamespace(up=True, refusal=None)
+    assert bench.change(Kind.ADD, "n1").done
 
 
 def test_a_node_joins_step_by_step(bench: Bench) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.calls.group_view import GroupView, HaView
+from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_counts, topic_info, topic_sums
 from ledgermq.node.process.http import Health
 from ledgermq.node.runtime.config_example import EXAMPLE
@@ -186,6 +187,7 @@ def test_the_files_of_a_broker_group_are_not_counted_again_for_each_question(tmp
 
 STATUS = ReplicaStatus("g1", "n1", Role.FOLLOWER, 1, "n2", 0, 5, 5, 5, 5)
 VIEW = GroupView("n2", 1, False, {}, {}, {})
+RETURNING = replace(VIEW, members=GroupMembers(3, ("n2", "n3"), frozenset({"n1"}), {"n1": "new"}, frozenset({"n1"})))
 
 
 @dataclass
@@ -211,6 +213,9 @@ class FakeEngine:
         (FakeEngine(replace(STATUS, applied_index=4)), [], "applied 4 of 5"),
         (FakeEngine(replace(STATUS, commit_index=-1, applied_index=-1)), [], "commit index is not known"),
         (FakeEngine(replace(STATUS, role=Role.LEADER, leader="n1")), [], "does not serve yet"),
+        (FakeEngine(replace(STATUS, extra={"admitted": 1})), [], ""),
+        (FakeEngine(replace(STATUS, extra={"admitted": 0})), [], "does not know its data directory"),
+        (FakeEngine(STATUS, {"g1": RETURNING}), [], "copies the log, and is a voter again"),
         (FakeEngine(STATUS), ["g1"], "not known to the controller"),
         (FakeEngine(replace(STATUS, leader=None, state="repairing", rebuild=RebuildStatus("entry 7 is lost"))), [], "entry 7 is lost"),
     ],
@@ -230,6 +235,17 @@ def test_a_group_without_a_leader_says_what_may_keep_it_from_one() -> None:
     down = Health(FakeEngine(replace(STATUS, leader=None)), list, obstacles)
     assert asyncio.run(down.why_not_ready())[1:] == ["g1 waits for n2"]
     assert asyncio.run(Health(FakeEngine(STATUS), list, obstacles).why_not_ready()) == []
+    strange = Health(FakeEngine(replace(STATUS, extra={"admitted": 0})), list, obstacles)
+    assert asyncio.run(strange.why_not_ready())[1:] == ["g1 waits for n2"], "a replica that its group does not know takes no part either"
+
+
+def test_a_master_that_does_not_serve_says_what_to_do() -> None:
+    """The reason for refused calls names the command."""
+    ha = HaView(0, ("n1", "n2"), 2, ack_async=False, pull=False, short="too few; ledgermq replication g1 --min-in-sync 1")
+    view = GroupView("n1", 1, False, {}, {}, {}, ha=ha)
+    master = FakeEngine(replace(STATUS, role=Role.LEADER, leader="n1"), {"g1": view})
+    reasons = asyncio.run(Health(master, list).why_not_ready())
+    assert "does not serve yet" in reasons[0] and reasons[1] == ha.short
 
 
 def test_stalled_engine_and_a_draining_node_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.group.group import Group, TurnOutput
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.replica.consensus.replica_boot import record_of
 from ledgermq.proto import control
-from ledgermq.proto.control import Membership
 from ledgermq.proto.entry_encoding import encode_entries, host_bytes
 from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
 from ledgermq.proto.layout import Columns, java_hash
@@ -132,8 +132,8 @@ class FakeReplicator:
         after = self.refusal or changed(self.members, change, self.log.end_index + 1)
         if isinstance(after, str):
             return after
-        record = Membership(after.voters, tuple(sorted(after.learners)), after.incarnations, tuple(sorted(after.returning)), change.reason)
-        ranges = self.propose(now_ns, encode_entries([control.draft(record, EPOCH_MS)]), queue_offsets, store_ms, control=True)
+        batch = encode_entries([control.draft(record_of(after, change.reason), EPOCH_MS, LEVEL_MAX)])
+        ranges = self.propose(now_ns, batch, queue_offsets, store_ms, control=True)
         self.members, self.members_index = after, self.log.end_index
         return ranges
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.broker.calls.member_calls import Appointed
+from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, GroupMembers, MembersChanged, Returned
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
@@ -15,6 +15,8 @@ from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest, weakest
 from ledgermq.node.broker.group import group
 from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group.memberships import AGAIN_NS
+from ledgermq.proto.levels import MINIMUM_LEVEL
 from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind
 from ledgermq.raft.config import HaRules, Members, Rule
 from ledgermq.raft.ha_control import Appointment
@@ -175,6 +177,79 @@ def test_while_too_few_are_in_sync_calls_are_refused_at_once() -> None:
     b.replicator.short = 0
     b.ask(produce(b, "t"))
     assert len(b.replicator.urgencies) == 1 and b.group.view().short == ""
+
+
+def stuck(level: int = MINIMUM_LEVEL) -> Bench:
+    """A new master that cannot commit the first entry of its epoch."""
+    b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), ha=HaRules(minimum=2)))
+    b.replicator.members, b.replicator.commit_at_once = Members(("n1", "n2"), rule=Rule.IN_SYNC), False
+    b.replicator.appointment = Appointment(0, 1, 1, "n1", {"n1": "", "n2": ""})
+    b.machine.members = GroupMembers(-1, ("n1", "n2"), rule="in-sync")
+    b.machine.level = level
+    b.lead(1)
+    b.replicator.short = 1
+    b.pass_time(2 * SECOND)
+    assert not b.group.leader.serving and b.log.end_index == 0
+    return b
+
+
+def minimum(b: Bench, wanted: int) -> ChangeMembers:
+    call = ChangeMembers(next(b.tokens), "minimum", "", reason="asked for by an operator", minimum=wanted)
+    b.turn(call)
+    return call
+
+
+def test_a_master_that_does_not_serve_yet_takes_back_a_lost_directory() -> None:
+    """It may need the copy to commit anything. It asks once, and again if another master cut the record off."""
+    b = stuck()
+    for _ in range(3):
+        b.turn(Returned("n2", "new"))
+        b.pass_time(AGAIN_NS)
+    assert b.log.end_index == 1 and b.replicator.members.returning == {"n2"} and not b.group.leader.serving
+    assert "n2" in b.group.view().in_effect and b.group.view().incarnations == {"n2": "new"}
+    commit(b)
+    assert b.group.leader.serving and b.machine.members is not None and b.machine.members.returning == {"n2"}
+
+
+def test_a_master_that_does_not_serve_yet_takes_another_minimum() -> None:
+    """Answered when the record is committed; the same minimum again needs no record. Other changes wait for a leader that serves."""
+    b = stuck()
+    assert "ledgermq replication g --min-in-sync 1" in b.group.view().short
+    promote = ChangeMembers(next(b.tokens), "promote", "n2")
+    b.turn(promote)
+    assert isinstance(b.done[promote.token], Refused) and b.done[promote.token].reason == "not-leader"  # type: ignore[union-attr]
+    call = minimum(b, 1)
+    assert call.token not in b.done and b.replicator.members.minimum == 1 and b.log.end_index == 1
+    b.replicator.short = 0
+    commit(b)
+    answer = b.done[call.token]
+    assert isinstance(answer, MembersChanged) and answer.members.minimum == 1 and answer.members.index == 1
+    assert b.group.leader.serving and b.group.view().ha.minimum == 1  # type: ignore[union-attr]
+    again = minimum(b, 1)
+    assert b.done[again.token] == answer and b.log.end_index == 1
+    wrong = minimum(b, 3)
+    refusal = b.done[wrong.token]
+    assert isinstance(refusal, Refused) and refusal.reason == "members-refused" and "1 to 2" in refusal.detail
+
+
+def test_below_its_level_no_minimum_is_recorded() -> None:
+    """The refusal and the reason for refused calls name what helps there."""
+    b = stuck(MINIMUM_LEVEL - 1)
+    assert "lower min_in_sync of the group" in b.group.view().short
+    call = minimum(b, 1)
+    refusal = b.done[call.token]
+    assert isinstance(refusal, Refused) and "feature level 3" in refusal.detail and "restart the master" in refusal.detail
+    assert b.log.end_index == 0
+
+
+def test_a_raft_leader_changes_no_members_before_it_serves() -> None:
+    b = Bench()
+    b.replicator.commit_at_once = False
+    b.lead(1)
+    b.turn(Returned("n2", "new"))
+    b.pass_time(10 * AGAIN_NS)
+    call = minimum(b, 1)
+    assert b.log.end_index == 0 and isinstance(b.done[call.token], Refused)
 
 
 def test_a_new_master_is_given_a_moment_to_be_heard() -> None:

@@ -26,7 +26,8 @@ def members(draw: st.DrawFn) -> GroupMembers:
     observers = frozenset(node for node in NODES if kinds[node] == "observer")
     rule, towards = draw(st.sampled_from((("majority", None), ("in-sync", None), ("all", "in-sync"), ("all", "majority"))))
     since = draw(st.integers(1, 99)) if rule != "majority" else 0
-    return GroupMembers(draw(st.integers(0, 1 << 40)), voters, learners, incarnations, returning, rule, towards, observers, since)
+    told = rule, towards, observers, since, draw(st.integers(0, 5)) if rule == "in-sync" else 0
+    return GroupMembers(draw(st.integers(0, 1 << 40)), voters, learners, incarnations, returning, *told)
 
 
 @given(members())

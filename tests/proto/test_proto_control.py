@@ -36,11 +36,13 @@ NODES = st.sets(TEXT.filter(bool), max_size=4).map(lambda nodes: tuple(sorted(no
 def memberships(nodes: tuple[str, ...]) -> st.SearchStrategy[control.Membership]:
     """Any split of these nodes into voters and learners, with any facts about them."""
 
-    def made(voters: int, named: dict[str, str], returning: int, reason: str) -> control.Membership:
-        learners = nodes[voters:]
-        return control.Membership(nodes[:voters], learners, named, learners[:returning], reason)
+    def made(voters: int, named: dict[str, str], returning: int, reason: str, ruled: tuple[str, int, int]) -> control.Membership:
+        learners, (rule, since, minimum) = nodes[voters:], ruled
+        return control.Membership(nodes[:voters], learners, named, learners[:returning], reason, rule, since=since, minimum=minimum)
 
-    return st.builds(made, st.integers(1, len(nodes)), st.dictionaries(st.sampled_from(nodes), TEXT), st.integers(0, 3), TEXT)
+    ruled = st.one_of(st.tuples(st.just("majority"), st.just(0), st.just(0)), st.tuples(st.just("in-sync"), NUMBER, NUMBER))
+    named = st.dictionaries(st.sampled_from(nodes), TEXT)
+    return st.builds(made, st.integers(1, len(nodes)), named, st.integers(0, 3), TEXT, ruled)
 
 
 RECORDS = st.one_of(
@@ -174,6 +176,17 @@ def test_membership_says_more_than_names_in_its_second_version() -> None:
     told = f'{{"v":2,"voters":{{"a":{{}},"b":{{"incarnation":"i2"}}}},"learners":{learner},"reason":"c lost its directory"}}'
     assert record.encode() == told.encode()
     assert control.decode("membership", told.encode()) == replace(record, voters=("a", "b"))
+
+
+def test_membership_names_a_minimum_in_its_fourth_version() -> None:
+    """Of HA groups only; without one the record keeps its third version."""
+    record = control.Membership(("a", "b"), reason="why", rule="in-sync", since=7, minimum=1)
+    told = '{"v":4,"voters":{"a":{},"b":{}},"learners":{},"rule":"in-sync","since":7,"min_in_sync":1,"reason":"why"}'
+    assert record.encode() == told.encode() and control.decode("membership", told.encode()) == record
+    assert replace(record, minimum=0).version == 3
+    for wrong in (told.replace('"in-sync"', '"majority"', 1), told.replace(":1,", ":-1,", 1)):
+        with pytest.raises(control.UnknownControlRecord, match="replicas in sync"):
+            control.decode("membership", wrong.encode())
 
 
 @pytest.mark.parametrize("members", ['{}, "learners":{}', '{"a":{}}, "learners":{"a":{}}', '{"":{}}, "learners":{}', '[1], "learners":{}'])

@@ -141,6 +141,43 @@ def test_who_leaves_the_set(minimum: int) -> None:
         assert master.leaving() == expected, of
 
 
+@pytest.mark.parametrize("minimum", [1, 2, 3])
+@pytest.mark.parametrize("outside", ["returning", "promoted", "learner", "voter"])
+def test_a_copy_that_becomes_a_voter_counts_for_what_remains(outside: str, minimum: int) -> None:
+    """Set `a`, `b`; `b` is silent; `c` has everything and is in no set. If `c` joins only once an entry is committed, because it lost its
+    directory or is a voter by an uncommitted change, it counts as long as its copy does: otherwise `b` could keep it out for ever. A
+    learner that stays one counts never, and a voter joins first."""
+    for lack in ("", "silent", "behind", "of another epoch", "stops", "never heard"):
+        master = Master({"a": "", "b": ""}, HaRules(minimum=minimum))
+        voters = ("a", "b", *(["c"] if outside in ("promoted", "voter") else []))
+        learners = frozenset("c" if outside in ("returning", "learner") else "")
+        returning = frozenset("c" if outside == "returning" else "")
+        now = Members(voters, learners, returning=returning, rule=Rule.IN_SYNC)
+        before = Members(("a", "b"), frozenset("c"), rule=Rule.IN_SYNC) if outside == "promoted" else now
+        master.log.commit_index = 6
+        master.membership.configurations = Configurations([(-1, before), (8, now)])
+        master.membership.members = now
+        master.peers["b"].contact_ns = NOW_NS - LONGEST_NS
+        c = master.peers["c"]
+        c.durable = {"behind": 5, "of another epoch": 4}.get(lack, END)
+        c.contact_ns = NOW_NS - (LONGEST_NS if lack == "silent" else 0)
+        c.leaving, c.boot_id = lack == "stops", None if lack == "never heard" else 1
+        counts = outside in ("returning", "promoted") and not lack
+        assert master.leaving() == ({"b"} if 2 + counts > minimum else set()), lack
+
+
+def test_a_voter_by_one_of_two_uncommitted_changes_joins_later() -> None:
+    master = Master({"a": ""}, voters="abc")
+    master.log.commit_index = 6
+    first, second = Members(("a", "b", "c"), rule=Rule.IN_SYNC), Members(("a", "b", "c"), rule=Rule.IN_SYNC, minimum=1)
+    master.membership.configurations = Configurations(
+        [(-1, Members(("a", "b"), frozenset("c"), rule=Rule.IN_SYNC)), (7, first), (8, second)]
+    )
+    assert master.review.may_join("b", NOW_NS) and not master.review.may_join("c", NOW_NS)
+    master.log.commit_index = 7
+    assert master.review.may_join("c", NOW_NS)
+
+
 @pytest.mark.parametrize("commit", [4, 6, END])
 def test_who_may_join_the_set(commit: int) -> None:
     """A voter that was heard, stays, is wanted, and has on stable storage what is committed and an entry of this epoch. It has to be a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain, combinations, product
 from random import Random
 
@@ -117,6 +118,57 @@ def test_what_has_to_end_before_a_change() -> None:
     assert "the change before, entry 2, is not committed yet" in _not_yet(raft)
     fresh = leader()
     assert "has not committed an entry of its term" in _not_yet(fresh)
+
+
+def appointed(minimum: int, epoch: int = 3, *silent: str) -> Core:
+    """Master `a` of two in sync, `a` and `b`, that has appended the first entry of its epoch and committed nothing of it. Who is not silent
+    has answered it."""
+    raft = master(("a", "b"), minimum)
+    raft.appointed(Appointment(0, 2, epoch + 1, "a", {"a": "", "b": ""}), LATER)
+    raft.appended(Extent(3, 3, epoch + 1, 100))
+    for node in {"b", "c"}.difference(silent):
+        raft.peers[node].boot_id = 1
+    return raft
+
+
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in Change if kind is not Change.RULE])
+def test_what_an_appointed_master_may_change_before_it_has_committed_anything(kind: Change, pending: bool) -> None:
+    """It takes back a directory, which first leaves the in-sync set, and another minimum; everything else waits, as it does for the change
+    before. A leader that the controller did not appoint for its term may not even do these."""
+    raft = appointed(2)
+    if pending:
+        assert isinstance(raft.propose_members(MemberChange(Change.MINIMUM, "", minimum=1), LATER), Members)
+        raft.appended(Extent(4, 4, 4, 100, membership=True), members=replace(raft.members, minimum=1))
+    asked = MemberChange(kind, "c", "new", minimum=1)
+    found = raft.propose_members(asked, LATER)
+    if kind in (Change.RETURN, Change.MINIMUM):
+        assert found == changed(raft.members, asked, 5 if pending else 4)
+    else:
+        assert isinstance(found, NotYet) and "has not committed an entry of its term 4 yet" in found
+    again = MemberChange(Change.RETURN, "b", "new")
+    assert "is being taken out of it" in str(raft.propose_members(again, LATER))
+    assert raft.election.leading.review.evicting["b"].lost  # type: ignore[union-attr]
+    raft.isr.appointment = Appointment(0, 2, 3, "a", {"a": "", "b": ""})
+    assert "has not committed an entry of its term 4 yet" in str(raft.propose_members(asked, LATER))
+
+
+@pytest.mark.parametrize("minimum", [1, 2, 3])
+@pytest.mark.parametrize("silent", SILENT)
+def test_a_minimum_is_raised_only_if_it_can_be_reached(minimum: int, silent: tuple[str, ...]) -> None:
+    """And lowered whoever can be heard."""
+    for wanted in (1, 2, 3):
+        raft = appointed(minimum, 3, *silent)
+        found = raft.propose_members(MemberChange(Change.MINIMUM, "", minimum=wanted), LATER)
+        if wanted <= max(minimum, 3 - len(silent)):
+            assert found == replace(raft.members, minimum=wanted)
+        else:
+            assert isinstance(found, str) and f"{wanted} copies of an entry cannot be reached" in found
+    alone = Core(
+        RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC, ha=HaRules(ack_async=True)), LogView([(0, 0)], 0), HardState(2), Random(1), 0
+    )
+    alone.appointed(Appointment(0, 1, 3, "a", {"a": ""}), LATER)
+    assert "ack: async" in str(alone.propose_members(MemberChange(Change.MINIMUM, "", minimum=1), LATER))
 
 
 def _not_yet(raft: Core) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -56,7 +57,7 @@ def after(state: State, change: MemberChange, *, last: bool) -> State | None:
 
 def changes(node: str) -> Iterator[MemberChange]:
     for kind, incarnation, observer in product(Change, ("", "1", "2"), (False, True)):
-        if kind is not Change.RULE:
+        if kind not in (Change.RULE, Change.MINIMUM):
             yield MemberChange(kind, node, incarnation, observer=observer)
 
 
@@ -102,6 +103,22 @@ def test_a_rule_is_reached_through_that_of_all(rule: Rule, towards: Rule | None,
         assert found == members_of(states, 9, Rule.ALL, wanted)
     else:
         assert found == members_of(states, 9 if wanted is Rule.IN_SYNC else 0, wanted)
+
+
+@pytest.mark.parametrize("rule", [Rule.MAJORITY, Rule.IN_SYNC])
+def test_a_minimum_is_that_of_an_ha_group_and_at_most_its_voters(rule: Rule) -> None:
+    """It stays whatever node changes, and ends with the rule."""
+    members = members_of({"a": ("voter", ""), "b": ("voter", ""), "c": ("learner", "1")}, 5, rule)
+    for wanted in range(-1, 4):
+        found = changed(members, MemberChange(Change.MINIMUM, "", minimum=wanted), 9)
+        assert isinstance(found, Members) is (rule is Rule.IN_SYNC and 1 <= wanted <= 2), wanted
+        if isinstance(found, Members):
+            assert found == replace(members, minimum=wanted)
+            for change in (MemberChange(Change.PROMOTE, "c"), MemberChange(Change.RETURN, "b", "2"), MemberChange(Change.REMOVE, "c")):
+                later = changed(found, change, 10)
+                assert isinstance(later, Members) and later.minimum == wanted
+            onward = changed(found, MemberChange(Change.RULE, "", rule=Rule.MAJORITY), 10)
+            assert isinstance(onward, Members) and onward.minimum == 0
 
 
 RUNS = [(index, Members(("a", f"n{index}"))) for index in (4, 6, 9)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -34,10 +35,11 @@ def policy(
     ha: HaRules = USUAL,
     voters: tuple[str, ...] = VOTERS,
     observers: frozenset[str] = frozenset(),
+    minimum: int = 0,
 ) -> Policy:
     """That of replica `a`. `in_sync`: what the controller agreed on; None: nothing yet."""
     towards = Rule.MAJORITY if rule is Rule.ALL else None
-    members = Members(voters, learners=observers, observers=observers, rule=rule, towards=towards)
+    members = Members(voters, learners=observers, observers=observers, rule=rule, towards=towards, minimum=minimum)
     config = RaftConfig("a", voters, 1, ha=ha)
     log = LogState(LogView([(0, 1)], 9), -1)
     isr = Isr(config, log, Outbox())
@@ -111,16 +113,42 @@ def test_below_the_minimum_copies_outside_of_the_set_count(minimum: int, in_sync
     copies = {node: peer(node, durable=durable) for node in (*OTHERS, "d")}
     outside = [node for node in VOTERS if node not in in_sync]
     enough = len(in_sync) + (len(outside) if durable >= 2 else 0) >= minimum
-    assert made.may_commit(2, copies) is enough
+    assert made.may_commit(2, copies, made.members) is enough
     copies["c"].named_at = 3
     with_c = durable >= 3 or "c" in in_sync
     counted = [node for node in outside if durable >= 2 and (node != "c" or with_c)]
-    assert made.may_commit(2, copies) is (len(in_sync) + len(counted) >= minimum)
-    assert made.may_commit(2, {}) is (len(in_sync) >= minimum)
+    assert made.may_commit(2, copies, made.members) is (len(in_sync) + len(counted) >= minimum)
+    assert made.may_commit(2, {}, made.members) is (len(in_sync) >= minimum)
+
+
+@pytest.mark.parametrize("returning", [False, True])
+def test_a_copy_that_does_not_count_fills_no_minimum_unless_its_node_returns(returning: bool) -> None:
+    """The record of its return could not be committed otherwise."""
+    made = policy(Rule.IN_SYNC, {"a": ""}, HaRules(minimum=2), ("a",) if returning else ("a", "b"))
+    members = replace(made.members, learners=frozenset("b"), returning=frozenset("b")) if returning else made.members
+    made.members = members
+    for provisional in (False, True):
+        copies = {"b": peer("b", durable=2, provisional=provisional)}
+        assert made.may_commit(2, copies, members) is (returning or not provisional)
 
 
 def test_only_in_ha_groups_may_copies_be_too_few() -> None:
-    assert policy(Rule.MAJORITY).may_commit(2, {}) is policy(Rule.ALL).may_commit(2, {}) is True
+    for rule in (Rule.MAJORITY, Rule.ALL):
+        made = policy(rule)
+        assert made.may_commit(2, {}, made.members) is True
+
+
+@pytest.mark.parametrize("configured, recorded, at_entry", list(product((1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3))))
+def test_a_recorded_minimum_counts_from_its_entry_on(configured: int, recorded: int, at_entry: int) -> None:
+    """An entry needs as many copies as the members demanded when it was made; whether calls are refused, and whether a member may go,
+    depends on what the members demand now. With ack: async the master's copy is enough whatever is recorded."""
+    made = policy(Rule.IN_SYNC, {"a": ""}, HaRules(minimum=configured), minimum=recorded)
+    assert made.may_commit(2, {}, replace(made.members, minimum=at_entry)) is ((at_entry or configured) == 1)
+    now = recorded or configured
+    assert made.missing_isr(NOW_NS, {}) == now - 1
+    assert (made.would_stall(VOTERS, ["a"], leaves=True) is None) is (now == 1)
+    alone = policy(Rule.IN_SYNC, {"a": ""}, HaRules(ack_async=True), minimum=recorded)
+    assert alone.missing_isr(NOW_NS, {}) == 0 and alone.may_commit(2, {}, alone.members)
 
 
 @pytest.mark.parametrize("ago_ns", [0, LONGEST_NS - 1, LONGEST_NS, LONGEST_NS + 1])

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from ledgermq.raft.config import Rule
+from ledgermq.raft.member_changes import MemberChanges
 from ledgermq.sim.appointing import STEPS
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.cluster import SECOND
@@ -212,3 +213,23 @@ def test_a_raft_group_is_drawn_as_if_there_were_no_others() -> None:
     outcome = world.run(600, schedule())
     assert outcome.passed, outcome.violation
     assert world.controller.appointment is None and world.settings.rule is Rule.MAJORITY
+
+
+LOSSES = tuple(FaultEvent(at_ms * MS, "wipe-and-return", {"node": "leader", "for_ns": 1500 * MS, "salt": 0}) for at_ms in (1200, 6000))
+
+
+@pytest.mark.parametrize("name", ["two", "minimum"])
+def test_a_group_that_lost_the_disk_of_its_master_serves_again(name: str) -> None:
+    """Of its next master too: two replicas with a minimum of two need the copy of the new directory to commit anything."""
+    settings = Settings.of_ha(2, minimum=2) if name == "two" else GROUPS[name]
+    for seed in (1, 2, 3):
+        outcome = World(seed, settings=settings).run(20 * STEPS_A_RUN, acting(Plan(LOSSES)), until_ns=11_000 * MS)
+        assert outcome.passed, outcome.violation
+        assert outcome.coverage["wiped"] == 2 and outcome.terms > 2
+
+
+def test_without_taking_a_lost_directory_back_first_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted, the former rule; the checkers notice that the group makes no progress once everything is healed."""
+    monkeypatch.setattr(MemberChanges, "_may_come_first", lambda *_: False)
+    outcome = World(1, settings=Settings.of_ha(2, minimum=2)).run(20 * STEPS_A_RUN, acting(Plan(LOSSES[:1])), until_ns=11_000 * MS)
+    assert not outcome.passed and "O7" in str(outcome.violation), outcome.violation

@@ -250,16 +250,18 @@ AppendEntries(n, count) ==
     /\ UNCHANGED <<term, vote, role, votes, synced, verified, commit, cut, dir, acks, known, joining, decided, asked, ledger, ledgerIn,
                    early, bounds>>
 
-(* MemberChanges.propose(): one change at a time, after an entry of this term. A node must leave the in-sync set before it leaves the voters.
+(* MemberChanges.propose(): one change at a time, after an entry of this term; an appointed master may take back a lost directory before, for
+   no quorum of its rule follows from the members. Another minimum, which may come first too, is not modelled. A node must leave the in-sync set before it leaves the voters.
    What only keeps a change from stalling (a learner's lag, silent voters) is left out. *)
 ChangeMembers(n, change) ==
     LET m == change.members
         leaves == change.kind \in {"demote", "remove", "return"}
         renamed == {p \in Nodes : m.dirs[p] \notin {0, Members(n).dirs[p]}}
+        first == change.kind = "return" /\ Members(n).rule = InSync /\ (IF Agreed(n) = None THEN FALSE ELSE Agreed(n).epoch = term[n])
     IN /\ role[n] = "leads"
        /\ End(log[n]) < LengthMax /\ changes < ChangesMax
-       /\ Guard("own-term-first", commit[n] > 0 /\ log[n].terms[commit[n]] = term[n])
-       /\ Guard("one-change", ~Pending(n))
+       /\ first \/ Guard("own-term-first", commit[n] > 0 /\ log[n].terms[commit[n]] = term[n])
+       /\ first \/ Guard("one-change", ~Pending(n))
        /\ (Members(n).rule = InSync /\ leaves) => change.node \notin Required(n)
        /\ (change.kind = "rule" /\ Members(n).rule = InSync) =>
              (Agreed(n) # None /\ InSet(Agreed(n).sync) = Members(n).voters)
@@ -336,7 +338,8 @@ Holders(l, k) ==
 (* InSync.may_commit() *)
 EnoughCopies(l, k) ==
     LET set == Electors(l)
-        others == {n \in Known(Members(l)) \ set : n # l /\ acks[l][n].at >= Max(k, NamedAt(l, n))}
+        others == {n \in Known(Members(l)) \ set : /\ n # l /\ acks[l][n].at >= Max(k, NamedAt(l, n))
+                                                    /\ (acks[l][n].sound \/ n \in Members(l).returning)}
     IN Members(l).rule = InSync => Guard("minimum", Cardinality(set) + Cardinality(others) >= Minimum)
 
 QuorumHolds(l, k) ==

@@ -23,11 +23,15 @@ StateMachineSafety == \A n \in Nodes :
 (* I4 rests on these relations (LogState.check). *)
 Indexes == \A n \in Nodes : synced[n] <= End(log[n]) /\ verified[n] <= End(log[n])
 
-(* One change of members in flight, after an entry of the leader's term. *)
+(* A leader changes its members when no other change is in flight, and after an entry of its term. Only the return of a lost directory to a
+   group of the rule in-sync may come first. *)
+Back(n, k) == LET now == log[n].configs[k].members
+                  before == log[n].configs[k - 1].members
+              IN now.rule = InSync /\ Known(now) = Known(before) /\ now.dirs # before.dirs
 OneChange == \A n \in Nodes : role[n] = "leads" =>
     LET open == {k \in DOMAIN log[n].configs : log[n].configs[k].at > commit[n]}
-        own == {k \in open : log[n].terms[log[n].configs[k].at] = term[n]}
-    IN own # {} => Cardinality(open) = 1 /\ commit[n] > 0 /\ log[n].terms[commit[n]] = term[n]
+        own == {k \in open : log[n].terms[log[n].configs[k].at] = term[n] /\ ~Back(n, k)}
+    IN \A k \in own : (\A j \in open : j >= k) /\ commit[n] > 0 /\ log[n].terms[commit[n]] = term[n]
 
 (* HA: each member of the present in-sync set could be elected, so it has everything that was committed on stable storage. The set elects
    nobody any more once a later rule is committed. *)

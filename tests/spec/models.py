@@ -81,6 +81,12 @@ MODELS: dict[str, Model] = {
     "ha-two": replace(TWO, bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1, "DecisionsMax": 3}),
     "ha-epochs": replace(TWO, bounds={"TermMax": 2, "LengthMax": 2, "WishesMax": 1, "DecisionsMax": 3}),
     "ha-minimum": replace(TWO, minimum=2, bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1, "DecisionsMax": 3}),
+    "ha-returns": replace(
+        TWO,
+        minimum=2,
+        kinds=("return",),
+        bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1, "DecisionsMax": 2, "ChangesMax": 1, "WipesMax": 1},
+    ),
     "raft-to-ha": replace(
         RULES, rule="majority", bounds={"TermMax": 2, "LengthMax": 4, "ChangesMax": 2, "WishesMax": 1, "DecisionsMax": 1}
     ),

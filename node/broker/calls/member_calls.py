@@ -40,7 +40,7 @@ class HandingOver:
     lag_entries: int
 
 
-MembersKind = Literal["add", "remove", "promote", "demote", "rule"]
+MembersKind = Literal["add", "remove", "promote", "demote", "rule", "minimum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,11 @@ class Prefer:
 class ChangeMembers:
     """Change the members of this broker group by one node. `add`: as a learner with the directory `incarnation`. `promote`: a learner that
     is caught up becomes a voter. `demote`: a voter becomes a learner. `remove`: the node leaves. `rule`: concerns no node, the group
-    changes to the replication rule `rule`; this takes two records, and the group appends the second one by itself. Answer: `MembersChanged`
-    once the record is committed, or at once if the requested state is already in force. Refused with `members-refused` and an explanation
-    if the change would cost the quorum or the learner is not caught up, with `members-not-yet` if another change is under way or the node
-    is still in the in-sync set."""
+    changes to the replication rule `rule`; this takes two records, and the group appends the second one by itself. `minimum`: concerns no
+    node either, an HA group demands `minimum` replicas in sync from now on; its master takes this before it serves. Answer:
+    `MembersChanged` once the record is committed, or at once if the requested state is already in force. Refused with `members-refused`
+    and an explanation if the change would cost the quorum or the learner is not caught up, with `members-not-yet` if another change is
+    under way or the node is still in the in-sync set."""
 
     token: Token
     kind: MembersKind
@@ -67,6 +68,7 @@ class ChangeMembers:
     reason: str = ""
     """The operator's reason, stored in the record."""
     rule: str = ""
+    minimum: int = 0
     observer: bool = False
     """With `add`: the node becomes an observer, a permanent learner. With `promote`: confirms that an observer is to be promoted."""
     level_max: int | None = None
@@ -88,7 +90,7 @@ class RaiseLevel:
 class GroupMembers:
     """The members of a group as of the record at `index`. `incarnations`: node → its valid directory; an absent node keeps the directory
     that it had when the group was bootstrapped. `returning`: learners that lost their directory and become voters again without an
-    operator. `rule`, `towards`, `observers`, `since`: as in `ledgermq.raft.config.Members`."""
+    operator. `rule`, `towards`, `observers`, `since`, `minimum`: as in `ledgermq.raft.config.Members`."""
 
     index: int
     voters: tuple[str, ...]
@@ -99,6 +101,7 @@ class GroupMembers:
     towards: str | None = None
     observers: frozenset[str] = frozenset()
     since: int = 0
+    minimum: int = 0
 
     @property
     def nodes(self) -> tuple[str, ...]:

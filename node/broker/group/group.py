@@ -41,7 +41,7 @@ from ledgermq.node.broker.decisions.sequencer import Assignment, Sequencer
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
 from ledgermq.node.broker.group.freshness import Freshness
 from ledgermq.node.broker.group.handovers import Handovers
-from ledgermq.node.broker.group.memberships import Memberships
+from ledgermq.node.broker.group.memberships import MemberRequest, Memberships
 from ledgermq.node.broker.group.reads import Assured, Read, Reads
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.broker.state.machine import Machine, last_store_ms
@@ -49,11 +49,12 @@ from ledgermq.node.broker.state.producers import Stored
 from ledgermq.node.broker.state.recent import Recent
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
+from ledgermq.proto.levels import MINIMUM_LEVEL
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import HaRequest
-from ledgermq.raft.membership import MemberChange, NotYet
+from ledgermq.raft.membership import Change, MemberChange, NotYet
 from ledgermq.storage.errors import NoSpace
 
 _PASSES_PER_TURN = 16
@@ -279,7 +280,8 @@ class Group:
             elif isinstance(call, Prefer):
                 self._handovers.preferred(call.node)
             elif isinstance(call, ChangeMembers):
-                turn.done += self.memberships.take(call, serving=self.leader.serving, members=self.machine.members)
+                serving = self._changes_members if call.kind == "minimum" else self.leader.serving
+                turn.done += self.memberships.take(call, serving=serving, members=self.machine.members)
             elif isinstance(call, RaiseLevel):
                 turn.done += self.memberships.take_level(call, serving=self.leader.serving, level=self.machine.level)
             elif isinstance(call, Returned):
@@ -402,9 +404,13 @@ class Group:
         """Why nothing can be committed with the current in-sync set, and what to do; empty if commits are possible."""
         if self._missing_isr == 0:
             return ""
-        needs = self._ha.minimum
-        what = f"broker group {self.group} has {needs - self._missing_isr} of the {needs} replicas in sync that a send needs (min_in_sync)"
-        return f"{what}: nothing was stored; bring its other nodes back (ledgermq status), or lower min_in_sync of the group"
+        needs = self._ha.minimum_of(self.replicator.members)
+        there = needs - self._missing_isr
+        what = f"broker group {self.group} has {there} of the {needs} replicas in sync that a send needs (min_in_sync)"
+        back = "nothing was stored; bring its other nodes back (ledgermq status)"
+        if self.machine.level < MINIMUM_LEVEL:
+            return f"{what}: {back}, or lower min_in_sync of the group"
+        return f"{what}: {back}, or, if none can come back: ledgermq replication {self.group} --min-in-sync {max(1, there)}"
 
     def _ha_view(self) -> HaView | None:
         members, rules = self.replicator.members, self._ha
@@ -412,7 +418,8 @@ class Group:
             return None
         agreed = self.replicator.appointment
         known = None if agreed is None else tuple(sorted(agreed.in_sync))
-        return HaView(members.since, known, rules.minimum, rules.ack_async, rules.pull, self._why_short(), self.machine.store_ms)
+        minimum = rules.minimum_of(members)
+        return HaView(members.since, known, minimum, rules.ack_async, rules.pull, self._why_short(), self.machine.store_ms)
 
     def _ha_statistics(self) -> dict[str, int]:
         view = self._ha_view()
@@ -558,18 +565,14 @@ class Group:
     def _change_members(self, turn: _Turn) -> bool:
         """Append the due membership and level records, one entry each; True if one was appended."""
         appended = False
-        while self.leader.serving and not (turn.full or turn.stalled):
+        while self._changes_members and not (turn.full or turn.stalled):
             request = self.memberships.due(turn.now_ns)
             if request is None:
                 break
             if isinstance(request, RaiseLevel):
                 appended |= self._raise_level(turn, request)
                 continue
-            if request.level_max is not None and request.level_max < self._level_at_end:
-                why = f"the group has feature level {self._level_at_end}, and {request.change.node} reads up to {request.level_max}"
-                turn.done += self.memberships.refused(request, f"{why}: upgrade {request.change.node} first")
-                continue
-            outcome = self._append_members(turn, request.change)
+            outcome = self._objection_to(request) or self._append_members(turn, request.change)
             if outcome is not None:
                 turn.done += self.memberships.refused(request, outcome)
                 continue
@@ -578,6 +581,22 @@ class Group:
                 members = self.memberships.in_force()
                 self.leader.await_entry(members.index, request.token, MembersChanged(members))
         return appended
+
+    @property
+    def _changes_members(self) -> bool:
+        """Whether this leader may change members. A master may before it serves; the core says which changes."""
+        return self.leader.serving or (self._term_start is not None and self.replicator.members.rule is Rule.IN_SYNC)
+
+    def _objection_to(self, request: MemberRequest) -> str | None:
+        """Why the group's feature level forbids a change."""
+        change, level = request.change, self._level_at_end
+        if request.level_max is not None and request.level_max < level:
+            why = f"the group has feature level {level}, and {change.node} reads up to {request.level_max}"
+            return f"{why}: upgrade {change.node} first"
+        if change.kind is Change.MINIMUM and level < MINIMUM_LEVEL:
+            why = f"a log records min_in_sync from feature level {MINIMUM_LEVEL} on, and the group has level {level}"
+            return f"{why} (ledgermq upgrade finish); until then set min_in_sync in the files of the nodes, and restart the master"
+        return None
 
     def _append_members(self, turn: _Turn, change: MemberChange) -> str | None:
         """Append the record of a change. Returns None, or why it is refused."""
@@ -600,7 +619,7 @@ class Group:
     @property
     def _level_at_end(self) -> int:
         """The feature level behind the last entry of a serving leader's log: it has applied all entries of earlier terms, so only its own
-        record can be pending."""
+        record can be pending. Of one that does not serve yet, a level that is certainly in force."""
         return self.machine.level + (self._level_index > self.machine.applied_index)
 
     def _raise_level(self, turn: _Turn, call: RaiseLevel) -> bool:
@@ -713,14 +732,14 @@ class Group:
         wake_ns = min(wake_ns, pulled_ns)
         if handovers.waiting:
             wake_ns = min(wake_ns, handovers.wake_at_ns())
-        if leader.serving:
+        if self._changes_members:
             retry_ns, due_ns = self.memberships.next_times_ns()
             if not (turn.full or turn.stalled):
                 # Without space no change of members is tried, so its time would stay in the past.
                 wake_ns = min(wake_ns, retry_ns)
             quiet_ns = min(quiet_ns, due_ns)
-            if handovers.preference is not None:
-                quiet_ns = min(quiet_ns, handovers.again_ns)
+        if leader.serving and handovers.preference is not None:
+            quiet_ns = min(quiet_ns, handovers.again_ns)
         self._wake_ns = wake_ns
         self._due_ns = 0 if busy or pulled_ns == now_ns else min(quiet_ns, pulled_ns)
 

@@ -4,7 +4,8 @@ and raises of its feature level, which depend on the members.
 The Raft core decides what is allowed and appends it (`raft/membership.py`); this module keeps the requests and answers the callers. A node
 that comes back with another, empty directory becomes a learner with that directory, and a voter again once it has caught up. The leader
 retries this until it succeeds, and keeps the core's objections for operators to read. Changes are made one record at a time, and answered
-when the record is committed.
+when the record is committed. The master of an HA group takes back a node, and takes another minimum of replicas in sync, before it serves:
+it may be unable to commit anything without them.
 
 A level record and the membership records before it agree: every member, as of the end of the log, has told that it reads the level, and a
 node that joins behind the record reads it (invariants 3 and 4 of docs/decisions/2026-11-23-negotiated-versions.md). Both kinds of requests
@@ -64,7 +65,8 @@ class Memberships:
             why = f"the directory of {call.node} is not known yet; start the node first, then try again"
             return [Done(call.token, Refused("members-refused", detail=why))]
         rule = Rule(call.rule) if call.kind == "rule" else Rule.MAJORITY
-        change = MemberChange(Change(call.kind), call.node, call.incarnation or "", call.reason, rule, call.observer)
+        told = call.node, call.incarnation or "", call.reason, rule, call.observer
+        change = MemberChange(Change(call.kind), *told, minimum=call.minimum)
         self._asked.append(MemberRequest(change, call.token, call.level_max))
         return []
 
@@ -93,6 +95,8 @@ class Memberships:
             return False
         if call.kind == "rule":
             return call.rule in (members.rule, members.towards)
+        if call.kind == "minimum":
+            return call.minimum == members.minimum
         same = call.incarnation in (None, members.incarnations.get(call.node))
         if call.kind == "add":
             same = call.incarnation == members.incarnations.get(call.node)
@@ -106,8 +110,8 @@ class Memberships:
         self._returned[call.node] = call.incarnation
 
     def due(self, now_ns: int) -> MemberRequest | RaiseLevel | None:
-        """The next change to try, on a serving leader; None if there is none now. Requested changes are tried once, the leader's own ones
-        repeatedly."""
+        """The next change to try, on a leader that serves or that is a master; None if there is none now. Requested changes are tried once,
+        the leader's own ones repeatedly."""
         if self._asked:
             return self._asked.pop(0)
         if not self._owed and now_ns >= self._again_ns:
@@ -118,14 +122,16 @@ class Memberships:
     def _look(self, now_ns: int) -> None:
         """Collects the changes that the leader has to make. A node is forgotten once the group has committed its new directory, because an
         uncommitted record may still be lost."""
-        members = self._replicator.members
-        if self._replicator.members_index > self._replicator.commit_index:
+        members, replicator = self._replicator.members, self._replicator
+        pending = replicator.members_index > replicator.commit_index
+        if pending and members.rule is not Rule.IN_SYNC:
             return
-        for node, incarnation in list(self._returned.items()):
-            if node not in members.nodes or members.incarnations.get(node) == incarnation:
-                del self._returned[node]
-        self.objections = {node: why for node, why in self.objections.items() if node in self._returned}
-        self._owed = [MemberRequest(MemberChange(Change.RETURN, node, incarnation, _LOST)) for node, incarnation in self._returned.items()]
+        named = {node for node, new in self._returned.items() if node not in members.nodes or members.incarnations.get(node) == new}
+        if not pending:
+            self._returned = {node: new for node, new in self._returned.items() if node not in named}
+        owed = {node: new for node, new in self._returned.items() if node not in named}
+        self.objections = {node: why for node, why in self.objections.items() if node in owed}
+        self._owed = [MemberRequest(MemberChange(Change.RETURN, node, incarnation, _LOST)) for node, incarnation in owed.items()]
         promotion = self._replicator.due_change(now_ns)
         if promotion is not None:
             self._owed.append(MemberRequest(promotion))
@@ -150,7 +156,7 @@ class Memberships:
         return [Done(request.token, Refused("not-leader", self._replicator.leader)) for request in asked if request.token is not None]
 
     def next_times_ns(self) -> tuple[int, int]:
-        """When a serving leader needs a turn to retry a change; and the time from which `due` has something to do."""
+        """When a leader that may change members needs a turn to retry a change; and the time from which `due` has something to do."""
         members = self._replicator.members
         retries = self._returned or members.returning or members.towards is not None
         return self._again_ns if retries else NEVER_NS, 0 if self._asked or self._owed else self._again_ns

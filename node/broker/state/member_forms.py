@@ -15,27 +15,30 @@ from ledgermq.raft.config import Members, Rule
 def members_of(index: int, record: Membership) -> GroupMembers:
     """The members of the record at `index`."""
     parts = frozenset(record.learners), dict(record.incarnations), frozenset(record.returning)
-    return GroupMembers(index, record.voters, *parts, record.rule, record.towards, frozenset(record.observers), record.since)
+    rule, towards, observers = record.rule, record.towards, frozenset(record.observers)
+    return GroupMembers(index, record.voters, *parts, rule, towards, observers, since=record.since, minimum=record.minimum)
 
 
 def as_raft(members: GroupMembers) -> Members:
     """The form that the consensus core uses."""
     towards = None if members.towards is None else Rule(members.towards)
     parts = members.learners, members.incarnations, members.returning
-    return Members(members.voters, *parts, Rule(members.rule), towards, members.observers, members.since)
+    return Members(members.voters, *parts, Rule(members.rule), towards, members.observers, members.since, members.minimum)
 
 
 def from_raft(index: int, members: Members) -> GroupMembers:
     """The members that the core has in force since the record at `index`."""
     towards = None if members.towards is None else members.towards.value
     parts = members.learners, dict(members.incarnations), members.returning
-    return GroupMembers(index, members.voters, *parts, members.rule.value, towards, members.observers, members.since)
+    rule, observers = members.rule.value, members.observers
+    return GroupMembers(index, members.voters, *parts, rule, towards, observers, since=members.since, minimum=members.minimum)
 
 
 def export_members(members: GroupMembers) -> dict[str, Any]:
     """The snapshot form (format §11): the record's index and fields."""
     told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning)), ""
-    record = Membership(members.voters, *told, members.rule, members.towards, tuple(sorted(members.observers)), members.since)
+    rule, towards, observers = members.rule, members.towards, tuple(sorted(members.observers))
+    record = Membership(members.voters, *told, rule, towards, observers, since=members.since, minimum=members.minimum)
     return {"index": members.index, **record.fields()}
 
 

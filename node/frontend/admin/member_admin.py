@@ -30,7 +30,7 @@ from ledgermq.node.replica.peers.links import Link
 from ledgermq.node.replica.peers.peer_identities import PeerIdentities
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.levels import FIRST_LEVEL
+from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.proto.workers import is_first, node_of
 
@@ -108,7 +108,7 @@ class Members:
             raise fail(Code.BAD_REQUEST, f"node {node} is not known yet: give its address with --address HOST:PORT")
         if not await self._reached(node):
             return pb.ChangeMemberResponse(waits_for=self._why_not_reached(node))
-        level, reads = self._controller.state.level, self._peer_identities.level_max.get(node, FIRST_LEVEL)
+        level, reads = self._controller.state.level, self._reads_up_to(node)
         if reads < level:
             # A spare node hosts no group yet that could refuse it.
             what = f"the cluster has feature level {level}, and node {node} reads up to {reads}"
@@ -238,7 +238,7 @@ class Members:
                 return pb.ChangeMemberResponse(status=pb.Status(code=int(error.code), message=error.message))
             why = f"asked for by an operator: {kind}{' as an observer' if request.observer and kind == 'add' else ''}"
             token = self._engine.new_token()
-            reads = self._peer_identities.level_max.get(request.node, FIRST_LEVEL) if kind == "add" else None
+            reads = self._reads_up_to(request.node) if kind == "add" else None
             call = ChangeMembers(token, kind, request.node, incarnation, why, observer=request.observer, level_max=reads)
             try:
                 async with asyncio.timeout(COMMIT_WITHIN_S):
@@ -349,6 +349,10 @@ class Members:
                 return False
             await asyncio.sleep(0.05)
         return True
+
+    def _reads_up_to(self, node: str) -> int:
+        """The highest feature level that a node reads, from its greetings; this node greets nobody of its name."""
+        return LEVEL_MAX if node == self._node else self._peer_identities.level_max.get(node, FIRST_LEVEL)
 
     def _why_not_reached(self, node: str) -> str:
         link = self._links.get(node)

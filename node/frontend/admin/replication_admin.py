@@ -1,19 +1,20 @@
 """Operator commands for the replication of a broker group, on any node: `ledgermq elect` and `ledgermq replication`.
 
 A forced election goes to the controller quorum like a replica's own request; before it, this module finds out from every replica that
-answers which entries it may lose. A change of the kind of replication is a membership change, and goes to the group's leader. `raft/`
-decides what each may do.
+answers which entries it may lose. A change of the kind of replication is a membership change, and goes to the group's leader. So is another
+minimum of replicas in sync; because it may be what a master lacks to serve, it goes to the master's node past the forwarder's wait for a
+leader that serves. `raft/` decides what each may do.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ledgermq.node.broker.calls.member_calls import ChangeMembers, MembersChanged
+from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.frontend.admin.overview import Overview, replication_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
@@ -97,6 +98,10 @@ class Replication:
 
     async def change(self, request: pb.ChangeReplicationRequest) -> pb.ChangeReplicationResponse:
         """One step of a change; any node may be asked. Raises LedgerError."""
+        if request.HasField("min_in_sync") is bool(request.to):
+            raise fail(Code.BAD_REQUEST, "name either the kind of replication or min_in_sync")
+        if not request.to:
+            return await self._change_minimum(request)
         if request.to not in _RULES:
             raise fail(Code.BAD_REQUEST, f"replication is raft or ha, not {request.to!r}")
         if _RULES[request.to] is Rule.IN_SYNC:
@@ -107,37 +112,73 @@ class Replication:
             responses = await self._forwarder.submit(request.broker_group, METHOD, {}, request.SerializeToString(), deadline)
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
-        answer = pb.ChangeReplicationResponse.FromString(responses[0])
-        if answer.status.code != Code.OK:
-            raise fail(answer.status.code, answer.status.message)
-        return answer
+        return _answered(responses)
 
-    async def change_here(self, group: str, request: pb.ChangeReplicationRequest) -> pb.ChangeReplicationResponse:
+    async def _change_minimum(self, request: pb.ChangeReplicationRequest) -> pb.ChangeReplicationResponse:
+        group = request.broker_group
+        master = self._forwarder.leader(group)
+        if master is None:
+            raise refused("not-leader", f"broker group {group} has no master that node {self._node} knows of; see ledgermq status")
+        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
+        try:
+            return _answered(await self._forwarder.ask(master, METHOD, request.SerializeToString(), deadline))
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+
+    async def change_here(self, request: pb.ChangeReplicationRequest) -> pb.ChangeReplicationResponse:
         """Change the replication in the log of a group that this node leads. The status carries a refusal that no other node would change.
         Raises CallRefused otherwise."""
-        members, rule = self._engine.views[group].members, _RULES[request.to]
-        if members is not None and rule.value not in (members.rule, members.towards):
+        group = request.broker_group
+        view = self._engine.views.get(group)
+        if view is None:
+            raise CallRefused(Refused("not-leader"))
+        members, wanted, token = view.members, request.min_in_sync, self._engine.new_token()
+        if not request.to:
+            reason = f"asked for by an operator: min_in_sync {wanted}"
+            call = ChangeMembers(token, "minimum", "", None, reason, minimum=wanted)
+        elif members is not None and _RULES[request.to].value not in (members.rule, members.towards):
             reason = f"asked for by an operator: replication {request.to}"
-            call = ChangeMembers(self._engine.new_token(), "rule", "", None, reason, rule=rule.value)
-            try:
-                async with asyncio.timeout(COMMIT_WITHIN_S):
-                    outcome = await self._engine.call(group, call)
-            except TimeoutError:
-                return _ok(pb.ChangeReplicationResponse(waits_for="not every voter has confirmed the change yet"))
-            if isinstance(outcome, Refused):
-                if outcome.reason == "members-not-yet":
-                    return _ok(pb.ChangeReplicationResponse(waits_for=f"the group can take the change ({outcome.detail})"))
-                if outcome.reason != "members-refused":
-                    raise CallRefused(outcome)
-                error = refused(outcome.reason, f"broker group {group}: {outcome.detail}")
-                return pb.ChangeReplicationResponse(status=pb.Status(code=int(error.code), message=error.message))
-            assert isinstance(outcome, MembersChanged), outcome
-            members = outcome.members
+            call = ChangeMembers(token, "rule", "", None, reason, rule=_RULES[request.to].value)
+        else:
+            call = None
+        if call is not None:
+            found = await self._changed(group, call)
+            if isinstance(found, pb.ChangeReplicationResponse):
+                return found
+            members = found
         if members is None:
             return _ok(pb.ChangeReplicationResponse(waits_for="the group's first record is not applied yet"))
-        done = members.rule == rule.value and members.towards is None
+        done = not request.to or (members.rule == _RULES[request.to].value and members.towards is None)
         waits = "" if done else f"every voter ({', '.join(members.voters)}) confirms the change, entry {members.index}"
-        return _ok(pb.ChangeReplicationResponse(done=done, waits_for=waits, replication=replication_of(members)))
+        response = pb.ChangeReplicationResponse(done=done, waits_for=waits, replication=replication_of(members))
+        if members.minimum:
+            response.min_in_sync = members.minimum
+        return _ok(response)
+
+    async def _changed(self, group: str, call: ChangeMembers) -> GroupMembers | pb.ChangeReplicationResponse:
+        """The members by the committed record of this change, or the answer that says why there is none yet. Raises CallRefused."""
+        try:
+            async with asyncio.timeout(COMMIT_WITHIN_S):
+                outcome = await self._engine.call(group, call)
+        except TimeoutError:
+            who = "every voter has" if call.kind == "rule" else "the in-sync set has"
+            return _ok(pb.ChangeReplicationResponse(waits_for=f"{who} confirmed the change"))
+        if isinstance(outcome, Refused):
+            if outcome.reason == "members-not-yet":
+                return _ok(pb.ChangeReplicationResponse(waits_for=f"the group can take the change ({outcome.detail})"))
+            if outcome.reason != "members-refused":
+                raise CallRefused(outcome)
+            error = refused(outcome.reason, f"broker group {group}: {outcome.detail}")
+            return pb.ChangeReplicationResponse(status=pb.Status(code=int(error.code), message=error.message))
+        assert isinstance(outcome, MembersChanged), outcome
+        return outcome.members
+
+
+def _answered(responses: Sequence[bytes]) -> pb.ChangeReplicationResponse:
+    answer = pb.ChangeReplicationResponse.FromString(responses[0])
+    if answer.status.code != Code.OK:
+        raise fail(answer.status.code, answer.status.message)
+    return answer
 
 
 Report = pb.BrokerGroupInfo

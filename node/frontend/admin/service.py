@@ -526,7 +526,7 @@ class AdminService:
             return [done.SerializeToString()]
         if method == REPLICATION_METHOD:
             to = admin_pb2.ChangeReplicationRequest.FromString(request)
-            return [(await self._replication.change_here(group, to)).SerializeToString()]
+            return [(await self._replication.change_here(to)).SerializeToString()]
         if method == RAISE_METHOD:
             raised = peer_pb2.GroupRaise.FromString(request)
             return [(await self._upgrades.raise_here(group, raised.level, raised.user)).SerializeToString()]

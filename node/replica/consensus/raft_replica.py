@@ -35,6 +35,7 @@ from ledgermq.proto.control import UnknownControlRecord, draft
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.entry_sealing import chain_crc_at
+from ledgermq.proto.levels import FIRST_LEVEL, MINIMUM_LEVEL
 from ledgermq.proto.ranges import tail_of
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
@@ -363,7 +364,8 @@ class RaftReplica:
         if isinstance(members, str):
             return members
         record = record_of(members, change.reason or f"{change.kind.value} {change.node}")
-        batch = encode_entries([draft(record, store_ms)])
+        # Members get a minimum only at its level (`Group._objection_to`), and levels never fall.
+        batch = encode_entries([draft(record, store_ms, MINIMUM_LEVEL if members.minimum else FIRST_LEVEL)])
         return self._append_own(now_ns, batch, queue_offsets, store_ms, control=True, members=members)
 
     def due_change(self, now_ns: int) -> MemberChange | None:

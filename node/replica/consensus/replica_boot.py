@@ -60,14 +60,16 @@ def members_of(record: control.Membership) -> Members:
     """Convert a record to the core's form."""
     towards = None if record.towards is None else Rule(record.towards)
     parts = frozenset(record.learners), dict(record.incarnations), frozenset(record.returning)
-    return Members(tuple(record.voters), *parts, Rule(record.rule), towards, frozenset(record.observers), record.since)
+    rule, observers = Rule(record.rule), frozenset(record.observers)
+    return Members(tuple(record.voters), *parts, rule, towards, observers, since=record.since, minimum=record.minimum)
 
 
 def record_of(members: Members, reason: str) -> control.Membership:
     """Convert the core's form to a record."""
     told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning)), reason
     towards = None if members.towards is None else members.towards.value
-    return control.Membership(members.voters, *told, members.rule.value, towards, tuple(sorted(members.observers)), members.since)
+    rule, observers = members.rule.value, tuple(sorted(members.observers))
+    return control.Membership(members.voters, *told, rule, towards, observers, since=members.since, minimum=members.minimum)
 
 
 def membership_entries(entries: Range) -> list[int]:

@@ -279,6 +279,13 @@ def _compare_members(config: NodeConfig, group: BrokerGroup, members: Members) -
             configured=group.replication,
             rule=members.rule.value,
         )
+    if members.minimum not in (0, _ha_rules(group).minimum):
+        log.warning(
+            "the configuration names another min_in_sync than the log; the log decides",
+            group=group.name,
+            configured=_ha_rules(group).minimum,
+            recorded=members.minimum,
+        )
 
 
 def _rule(group: BrokerGroup) -> Rule:
