@@ -63,6 +63,8 @@ class Recorder:
     signs_seen: list[str] = field(default_factory=list)
     gone_seen: list[str] = field(default_factory=list)
     links: list[tuple[str, bool]] = field(default_factory=list)
+    clocks: list[tuple[str, int | None, int]] = field(default_factory=list)
+    wall: int = 1
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     on_packets: Callable[[], None] = lambda: None
     execute_with: Callable[[peer_pb2.ForwardCall], Awaitable[Any]] | None = None
@@ -94,6 +96,13 @@ class Recorder:
 
     def link_changed(self, peer: str, up: bool) -> None:
         self.links.append((peer, up))
+        self.changed.set()
+
+    def wall_ns(self) -> int:
+        return self.wall
+
+    def heard_clock(self, peer: str, wall_ns: int | None, asked_ns: int) -> None:
+        self.clocks.append((peer, wall_ns, asked_ns))
         self.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
