@@ -52,6 +52,11 @@ def duration_words(milliseconds: int) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
 
 
+def offset_words(milliseconds: int) -> str:
+    """By how much a clock is wrong, for people: `3 s ahead`, `400 d behind`. Not exact."""
+    return f"{duration_words(abs(milliseconds))} {'behind' if milliseconds < 0 else 'ahead'}"
+
+
 def size_bytes(text: str) -> int | None:
     """Bytes of a size with a unit; None for any other text."""
     match = _SIZE.fullmatch(text.strip())

@@ -868,3 +868,30 @@ def test_a_packet_without_the_name_of_a_group_ends_the_stream(tmp_path: Path, he
             assert there.packets_seen == []
 
     run(main())
+
+
+def test_the_clock_of_the_accepting_side_comes_with_the_greeting_and_when_it_is_asked_for(tmp_path: Path) -> None:
+    """It is known before the first packet leaves, and each answer repeats when it was asked."""
+
+    async def main() -> None:
+        async with pair(tmp_path, two=greeter(tmp_path, "n2", wall_ns=lambda: 77)) as (link, here, there, _, _):
+            await here.until(lambda: len(here.clocks) == 2)
+            (greeted, asked), there.wall = here.clocks, 78
+            assert (greeted[:2], asked[:2]) == (("n2", 77), ("n2", 1))
+            assert here.links == [("n2", True)] and greeted[2] <= asked[2]
+            link.ask_clock(5)
+            await here.until(lambda: len(here.clocks) == 3)
+            assert here.clocks[-1] == ("n2", 78, 5)
+
+    run(main())
+
+
+def test_a_program_that_does_not_tell_its_clock(tmp_path: Path) -> None:
+    """Its greeting says so."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (_, here, _, _, _):
+            await here.until(lambda: bool(here.clocks))
+            assert here.clocks[0][:2] == ("n2", None)
+
+    run(main())
