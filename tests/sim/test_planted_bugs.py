@@ -86,6 +86,7 @@ FOUND: dict[Bug, Found] = {
     Bug.FINISH_ASKS_ONE_LESS: Found(1, ("upgrade", "upgrade", "kill", "join"), steps=3000),
     Bug.LEVEL_NOT_RAISED: Found(1, ("upgrade", "upgrade", "kill", "join")),
     Bug.DIGEST_AS_ROOT: Found(1, ("seal", "seal", "kill", "power-cut"), SMALL),
+    Bug.OWN_CLOCK_FOLLOWED: Found(2, ("clock-jump", "clock-jump", "kill", "isolate")),
     Bug.LEASE_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), HA, 1500),
 }
 BUGS = list(FOUND)
