@@ -1,7 +1,6 @@
 """The clocks of this process: reads them, exchanges them with the peers, and tells when they disagree.
 
-`node/replica/consensus/cluster_clock.py` decides; this module reads `time` for it. Everything runs on the loop, except `now_ms` of the
-threads that upload and scrub, which only read.
+`node/replica/consensus/cluster_clock.py` decides; this module reads `time` for it. Everything belongs to the loop's thread.
 """
 
 from __future__ import annotations
