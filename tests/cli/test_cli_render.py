@@ -249,6 +249,17 @@ def test_sizes_and_ages_are_rounded_unless_exact_ones_are_wanted(
     assert capsys.readouterr().out.count(f" {oldest} ") == 2
 
 
+def test_offsets_of_clocks_for_people() -> None:
+    assert [units.offset_words(ms) for ms in (0, -999, 999, 1499, -1500)] == [
+        "0 ms ahead",
+        "999 ms behind",
+        "999 ms ahead",
+        "1 s ahead",
+        "2 s behind",
+    ]
+    assert units.offset_words(400 * 86_400_000 - 1) == "400 d ahead"
+
+
 @pytest.mark.parametrize(
     ("state", "offset_ms", "said"),
     [("agreed", 900, ""), ("uncertain", 5000, ""), ("off", 400 * 86_400_000, "clock 400 d ahead"), ("divided", -3000, "clock 3 s behind")],
