@@ -1,11 +1,14 @@
-"""The wall clocks of a run: what each node goes by (`node/replica/consensus/cluster_clock.py`), and the law of store times.
+"""The wall clocks of a run: what each node goes by (`node/replica/consensus/cluster_clock.py`), and
+the law of store times.
 
-A node hears the clock of a peer that it reaches, and that reaches it, when it has not since either process began: so do real nodes, whose
-greetings come before the first packet. Afterwards it hears it about every second. Answers take a random time, and some are lost. No event
-is scheduled for that, and no random number of the rest of the run is drawn.
+A node hears the clock of a peer that it reaches, and that reaches it, when it has not since either
+process began: so do real nodes, whose greetings come before the first packet. Afterwards it hears
+it about every second. Answers take a random time, and some are lost. No event is scheduled for
+that, and no random number of the rest of the run is drawn.
 
-Law. The store time of an entry is at most the largest time that a majority of the nodes' clocks had reached by then, plus the largest
-offset; it never falls; and when all clocks are right again, it is right.
+Law. The store time of an entry is at most the largest time that a majority of the nodes' clocks had
+reached by then, plus the largest offset; it never falls; and when all clocks are right again, it is
+right.
 """
 
 from __future__ import annotations
@@ -29,9 +32,11 @@ ANSWER_NS = 50 * MS
 """An answer takes this long at most, there and back each."""
 LOST = 0.1
 DRIFTED_MS = 600
-"""How far two steady clocks may come apart between two answers, if they run as fast and slow as the faults make them."""
+"""How far two steady clocks may come apart between two answers, if they run as fast and slow as the
+faults make them."""
 RIGHT_AFTER_MS = 10_000
-"""So long after the end of all faults a store time must be right; entries wait to be committed, too."""
+"""So long after the end of all faults a store time must be right; entries wait to be committed,
+too."""
 
 
 class Node(Protocol):
@@ -60,7 +65,8 @@ class WallClocks:
         *,
         by_majority: bool,
     ) -> None:
-        """`by_majority`: no leader serves without a majority of the nodes. The master of an HA group may, and then knows its own clock."""
+        """`by_majority`: no leader serves without a majority of the nodes. The master of an HA
+        group may, and then knows its own clock."""
         self._chance = chance
         self._nodes = nodes
         self._reaches = reaches
@@ -86,7 +92,12 @@ class WallClocks:
             self._clocks[name] = node.process(world_ns), clock
         clock.expect(nodes)
         for other, peer in nodes.items():
-            if other != name and peer.process(world_ns) and self._reaches(name, other) and self._reaches(other, name):
+            if (
+                other != name
+                and peer.process(world_ns)
+                and self._reaches(name, other)
+                and self._reaches(other, name)
+            ):
                 self._ask(name, other, clock, world_ns)
         self._note(world_ns)
         return clock.now_ms(steady, wall)
@@ -94,7 +105,10 @@ class WallClocks:
     def _ask(self, name: str, other: str, clock: ClusterClock, world_ns: int) -> None:
         nodes = self._nodes
         node, peer = nodes[name], nodes[other]
-        both, former = (node.process(world_ns), peer.process(world_ns)), self._heard.get((name, other))
+        both, former = (
+            (node.process(world_ns), peer.process(world_ns)),
+            self._heard.get((name, other)),
+        )
         greets = former is None or former[0] != both
         if former is not None and not greets and world_ns - former[1] < AGAIN_NS:
             return
@@ -104,7 +118,13 @@ class WallClocks:
             return
         asked, answered = node.steady_ns(world_ns - there - back), node.steady_ns(world_ns)
         wall = world_ns - back + peer.wall_offset_ms * MS
-        clock.heard(other, wall_ns=wall, asked_ns=asked, answered_ns=answered, own_wall_ns=world_ns + node.wall_offset_ms * MS)
+        clock.heard(
+            other,
+            wall_ns=wall,
+            asked_ns=asked,
+            answered_ns=answered,
+            own_wall_ns=world_ns + node.wall_offset_ms * MS,
+        )
 
     def _note(self, world_ns: int) -> None:
         errors = sorted((node.wall_offset_ms for node in self._nodes.values()), reverse=True)
@@ -121,15 +141,28 @@ class WallClocks:
             times = prefixes(entries.data, entries.starts)["store_ms"].astype(np.int64)
             first, last = int(times[0]), int(times[-1])
             if first < self._checked_ms or bool((np.diff(times) < 0).any()):
-                raise Violation("time", f"the store times of entries {entries.first_index} to {entries.last_index} fall")
+                raise Violation(
+                    "time",
+                    f"the store times of {entries.first_index} to {entries.last_index} fall",
+                )
             self._checked_ms = last
             latest_ms = self._latest_ms + MAX_OFFSET_MS + DRIFTED_MS
             if self._by_majority and last > latest_ms:
                 what = f"entry {entries.last_index} has the store time {last}"
-                raise Violation("time", f"{what}, and no majority of the clocks had reached {latest_ms}")
+                raise Violation(
+                    "time", f"{what}, and no majority of the clocks had reached {latest_ms}"
+                )
             self._check_right(last, world_ns)
 
     def _check_right(self, store_ms: int, world_ns: int) -> None:
-        """Late entries of a log that is ahead keep its time; `_latest_ms` knows how far that may be."""
-        if self._healed_ns is not None and world_ns - self._healed_ns > RIGHT_AFTER_MS * MS and store_ms < world_ns // MS - RIGHT_AFTER_MS:
-            raise Violation("time", f"an entry has the store time {store_ms} at {world_ns // MS}, long after all clocks were set right")
+        """Late entries of a log that is ahead keep its time; `_latest_ms` knows how far that may
+        be."""
+        if (
+            self._healed_ns is not None
+            and world_ns - self._healed_ns > RIGHT_AFTER_MS * MS
+            and store_ms < world_ns // MS - RIGHT_AFTER_MS
+        ):
+            raise Violation(
+                "time",
+                f"an entry is stamped {store_ms} at {world_ns // MS}, long after all clocks were set right",
+            )

@@ -1,4 +1,5 @@
-"""The wall clock of the leader is wrong (the preloaded library of test_faults_disk.py): nothing of it gets into the log, and it is told."""
+"""The wall clock of the leader is wrong (the preloaded library of test_faults_disk.py): nothing of
+it gets into the log, and it is told."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ TOPIC = "later"
 
 
 def test_a_leader_whose_clock_is_ahead(tmp_path: Path, bad_disks: type[BadDisks]) -> None:
-    """While it is 400 days ahead, store times and delayed messages stay right, `check` and `status` name the node, and another one
-    leads. When it is right again, nothing is left of it."""
+    """While it is 400 days ahead, store times and delayed messages stay right, `check` and `status`
+    name the node, and another one leads. When it is right again, nothing is left of it."""
     with faulty(tmp_path, kind=bad_disks) as cluster:
         assert isinstance(cluster, BadDisks)
         cli = CommandLine.of(cluster)
@@ -32,10 +33,16 @@ def test_a_leader_whose_clock_is_ahead(tmp_path: Path, bad_disks: type[BadDisks]
         cli.ok("send", "--topic", TOPIC, "--body", "while it is ahead", "--delay", "2s")
         said = wait_for(lambda: told(cli), 60, "a word about the clock")
         assert f"the clock of node {node} is 400 d ahead" in said
-        clocks = {found["node"]: found["clock"] for found in cli.ok("status", "--json").json["nodes"]}
+        clocks = {
+            found["node"]: found["clock"] for found in cli.ok("status", "--json").json["nodes"]
+        }
         assert clocks == {**dict.fromkeys(cluster.nodes, "agreed"), node: "off"}
         wait_for(lambda: leader(cluster) != node, 60, "another leader")
-        assert [line for line in log_lines(cluster, node) if "the clock of this node is not followed" in line]
+        assert [
+            line
+            for line in log_lines(cluster, node)
+            if "the clock of this node is not followed" in line
+        ]
         cluster.set_clock(node, 0)
         wait_for(lambda: cli.run("check").status == 0, 60, "clocks that agree again")
         cli.ok("send", "--topic", TOPIC, "--body", "afterwards", "--delay", "2s")
@@ -47,7 +54,9 @@ def test_a_leader_whose_clock_is_ahead(tmp_path: Path, bad_disks: type[BadDisks]
 
         wait_for(arrived, 60, "both delayed messages")
         shown = cli.ok("peek", "--topic", TOPIC, "--from", "earliest", "--json").lines
-        assert len(shown) == 2 and all(abs(message["store_ms"] - message["born_ms"]) < 60_000 for message in shown)
+        assert len(shown) == 2 and all(
+            abs(message["store_ms"] - message["born_ms"]) < 60_000 for message in shown
+        )
 
 
 def told(cli: CommandLine) -> str:

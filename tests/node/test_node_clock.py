@@ -1,4 +1,5 @@
-"""The clocks of a node's process: what it asks its peers, tells its operator, and prefers as leader."""
+"""The clocks of a node's process: what it asks its peers, tells its operator, and prefers as
+leader."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ class Times:
                 for peer in self.peers:
                     self.clock.heard(peer, self.true, self.steady)
                 self.clock.look()
-        return [f"{line['log_level']}: {line['event']} {line.get('state', '')}".rstrip() for line in logged]
+        return [
+            f"{line['log_level']}: {line['event']} {line.get('state', '')}".rstrip()
+            for line in logged
+        ]
 
 
 def sample(name: str, **labels: str) -> float | None:
@@ -56,11 +60,17 @@ def test_a_state_is_told_once_and_a_step_with_it() -> None:
     assert times.seconds(1) == ["warning: wall clock and steady clock went apart"]
     assert times.seconds(5) == ["error: the clock of this node is not followed off"]
     assert times.clock.now_ms() == times.true // MS
-    assert sample("ledgermq_clock_state", state="off") == 1 and sample("ledgermq_clock_state", state="agreed") == 0
+    assert (
+        sample("ledgermq_clock_state", state="off") == 1
+        and sample("ledgermq_clock_state", state="agreed") == 0
+    )
     assert sample("ledgermq_clock_offset_seconds") == 400 * 86_400
     assert sample("ledgermq_clocks_heard") == 3
     times.error = 0
-    assert times.seconds(5) == ["warning: wall clock and steady clock went apart", "info: clock agreed"]
+    assert times.seconds(5) == [
+        "warning: wall clock and steady clock went apart",
+        "info: clock agreed",
+    ]
     assert sample("ledgermq_clock_state", state="off") == 0
     assert sample("ledgermq_clock_steps_total") == (steps or 0) + 2
 
@@ -89,7 +99,9 @@ def test_a_state_of_one_look_is_not_told() -> None:
         ("n9", 0, "n9"),
     ],
 )
-def test_leadership_prefers_a_node_whose_clock_is_right(wanted: str | None, error: int, leads: str | None) -> None:
+def test_leadership_prefers_a_node_whose_clock_is_right(
+    wanted: str | None, error: int, leads: str | None
+) -> None:
     times = Times("n2", "n3")
     times.error = error
     times.seconds(3)

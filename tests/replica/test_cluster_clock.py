@@ -1,4 +1,5 @@
-"""Cluster time on one node: what a minority of wrong clocks can do to it, and how fast it follows clocks that are set right."""
+"""Cluster time on one node: what a minority of wrong clocks can do to it, and how fast it follows
+clocks that are set right."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.replica.consensus.cluster_clock import EXPIRES_NS, REVIEW_NS, ClockState, ClusterClock
+from ledgermq.node.replica.consensus.cluster_clock import (
+    EXPIRES_NS,
+    REVIEW_NS,
+    ClockState,
+    ClusterClock,
+)
 from ledgermq.raft.config import MS
 
 SECOND = 1000 * MS
@@ -21,13 +27,18 @@ ROUND_TRIP = 2 * MS
 
 
 class Nodes:
-    """Node 0 has the clock under test; the others are heard when a test says so. `errors`: what each wall clock is wrong by."""
+    """Node 0 has the clock under test; the others are heard when a test says so. `errors`: what
+    each wall clock is wrong by."""
 
-    def __init__(self, count: int, errors: dict[int, int] | None = None, silent: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, count: int, errors: dict[int, int] | None = None, silent: tuple[int, ...] = ()
+    ) -> None:
         self.errors = {k: 0 for k in range(count)} | (errors or {})
         self.true = BEGAN
         self.steady = 77 * SECOND
-        self.clock = ClusterClock("n0", max_offset_ms=MAX // MS, steady_ns=self.steady, wall_ns=self.wall(0))
+        self.clock = ClusterClock(
+            "n0", max_offset_ms=MAX // MS, steady_ns=self.steady, wall_ns=self.wall(0)
+        )
         self.clock.expect(f"n{k}" for k in range(count))
         for k in silent:
             self.clock.silent(f"n{k}")
@@ -50,11 +61,18 @@ class Nodes:
             self.go_on(early)
             wall = self.wall(node)
             self.go_on(round_trip - early)
-            self.clock.heard(f"n{node}", wall_ns=wall, asked_ns=asked, answered_ns=self.steady, own_wall_ns=self.wall(0))
+            self.clock.heard(
+                f"n{node}",
+                wall_ns=wall,
+                asked_ns=asked,
+                answered_ns=self.steady,
+                own_wall_ns=self.wall(0),
+            )
 
     @property
     def error(self) -> int:
-        """Cluster time less the true time, in ns; what is lost by counting in ms makes no difference here."""
+        """Cluster time less the true time, in ns; what is lost by counting in ms makes no
+        difference here."""
         return self.clock.now_ms(self.steady, self.wall(0)) * MS - self.true
 
     @property
@@ -67,7 +85,8 @@ WRONG = (400 * DAY, -400 * DAY, 2 * MAX, -2 * MAX)
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_no_minority_moves_cluster_time_by_more_than_the_largest_offset(count: int) -> None:
-    """All ways in which clocks are heard or not and become wrong, after all were right: time goes on truly if a majority is right."""
+    """All ways in which clocks are heard or not and become wrong, after all were right: time goes
+    on truly if a majority is right."""
     for wrong in product((0, *WRONG), repeat=count):
         if 2 * sum(map(bool, wrong)) >= count:
             continue
@@ -85,8 +104,11 @@ def test_no_minority_moves_cluster_time_by_more_than_the_largest_offset(count: i
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_a_wrong_clock_at_the_first_start_is_never_gone_by_once_a_majority_was_heard(count: int) -> None:
-    """Whoever leads has heard a majority of its group: the round of greetings comes before the first packet."""
+def test_a_wrong_clock_at_the_first_start_is_never_gone_by_once_a_majority_was_heard(
+    count: int,
+) -> None:
+    """Whoever leads has heard a majority of its group: the round of greetings comes before the
+    first packet."""
     for wrong in product((0, *WRONG), repeat=count):
         if 2 * sum(map(bool, wrong)) >= count:
             continue
@@ -96,15 +118,24 @@ def test_a_wrong_clock_at_the_first_start_is_never_gone_by_once_a_majority_was_h
             nodes = Nodes(count, dict(enumerate(wrong)))
             nodes.hear(*[node for node, known in enumerate(heard, 1) if known])
             right = sum(not wrong[node] for node, known in enumerate((True, *heard)) if known)
-            if 2 * right > count or sum(bool(wrong[node]) for node, known in enumerate((True, *heard)) if known) < right:
+            if (
+                2 * right > count
+                or sum(bool(wrong[node]) for node, known in enumerate((True, *heard)) if known)
+                < right
+            ):
                 assert abs(nodes.error) <= MAX + 2 * MS
-            assert nodes.error <= max(0, *(wrong[node] for node, known in enumerate((True, *heard)) if known)) + MAX
+            assert (
+                nodes.error
+                <= max(0, *(wrong[node] for node, known in enumerate((True, *heard)) if known))
+                + MAX
+            )
             if all(heard):
                 assert abs(nodes.error) <= MAX + 2 * MS
 
 
 def test_a_clock_that_is_ahead_for_three_seconds() -> None:
-    """400 days: time goes on steadily, the state is told, and the clock is followed again afterwards."""
+    """400 days: time goes on steadily, the state is told, and the clock is followed again
+    afterwards."""
     nodes, states = Nodes(3), []
     nodes.hear(1, 2)
     for second in range(9):
@@ -126,7 +157,9 @@ def test_a_leader_with_a_wrong_clock_prefers_the_others(error: int) -> None:
     nodes = Nodes(3, {0: error})
     nodes.hear(1, 2)
     assert nodes.state is ClockState.OFF
-    assert nodes.clock.standing(nodes.steady, nodes.wall(0)).offset_ms * MS == pytest.approx(error, abs=MAX + MS)
+    assert nodes.clock.standing(nodes.steady, nodes.wall(0)).offset_ms * MS == pytest.approx(
+        error, abs=MAX + MS
+    )
     assert [nodes.clock.agrees(f"n{k}") for k in range(3)] == [False, True, True]
 
 
@@ -166,7 +199,8 @@ def test_a_node_alone_goes_by_its_own_clock_and_counts_its_steps() -> None:
 
 
 def test_nodes_that_do_not_tell_their_clock_do_not_count() -> None:
-    """Among older programs a node goes by its own clock, as they do; one that is upgraded counts from then on."""
+    """Among older programs a node goes by its own clock, as they do; one that is upgraded counts
+    from then on."""
     nodes = Nodes(3, silent=(1, 2))
     nodes.errors[0] = DAY
     assert abs(nodes.error - DAY) <= MS
@@ -179,7 +213,8 @@ def test_nodes_that_do_not_tell_their_clock_do_not_count() -> None:
 
 
 def test_a_suspended_machine_takes_its_clock_for_right_as_soon_as_the_others_were_heard() -> None:
-    """Its steady clock stood still, so what it heard before is forgotten: it is behind until then, and never told to be off."""
+    """Its steady clock stood still, so what it heard before is forgotten: it is behind until then,
+    and never told to be off."""
     nodes = Nodes(3)
     nodes.hear(1, 2)
     assert nodes.state is ClockState.AGREED
@@ -199,7 +234,9 @@ def test_an_answer_that_a_suspension_delayed_says_nothing() -> None:
     nodes.suspend(60 * SECOND)
     nodes.go_on(1)
     for node in ("n1", "n2"):
-        nodes.clock.heard(node, wall_ns=wall, asked_ns=asked, answered_ns=nodes.steady, own_wall_ns=nodes.wall(0))
+        nodes.clock.heard(
+            node, wall_ns=wall, asked_ns=asked, answered_ns=nodes.steady, own_wall_ns=nodes.wall(0)
+        )
     assert nodes.state is ClockState.UNCERTAIN
     nodes.go_on(MS)
     nodes.hear(1, 2)
@@ -214,7 +251,9 @@ def test_a_slow_drift_is_followed_as_far_as_the_others_agree_and_told_beyond(ppm
         nodes.errors[0] += ppm * SECOND // 1_000_000
         nodes.hear(1, 2)
         assert abs(nodes.error) <= MAX + 2 * MS
-        assert nodes.state is (ClockState.AGREED if abs(nodes.errors[0]) <= MAX - 2 * MS else nodes.state)
+        assert nodes.state is (
+            ClockState.AGREED if abs(nodes.errors[0]) <= MAX - 2 * MS else nodes.state
+        )
     assert nodes.state is ClockState.OFF
 
 
@@ -286,8 +325,16 @@ def test_a_node_that_left_does_not_count() -> None:
 EVENTS = st.one_of(
     st.tuples(st.just("go on"), st.integers(0, 3 * SECOND)),
     st.tuples(st.just("suspend"), st.integers(0, 100 * SECOND)),
-    st.tuples(st.just("hear"), st.tuples(st.sets(st.integers(1, 4)), st.integers(0, 300 * MS), st.floats(0, 1))),
-    st.tuples(st.just("set"), st.tuples(st.integers(0, 4), st.sampled_from((0, 0, *WRONG, MAX // 2, -MAX // 2, MAX, 1500 * MS)))),
+    st.tuples(
+        st.just("hear"),
+        st.tuples(st.sets(st.integers(1, 4)), st.integers(0, 300 * MS), st.floats(0, 1)),
+    ),
+    st.tuples(
+        st.just("set"),
+        st.tuples(
+            st.integers(0, 4), st.sampled_from((0, 0, *WRONG, MAX // 2, -MAX // 2, MAX, 1500 * MS))
+        ),
+    ),
 )
 
 
@@ -301,7 +348,11 @@ def play(events: list[tuple[str, object]], count: int, check: Callable[[Nodes], 
             nodes.suspend(given_)  # type: ignore[arg-type]
         elif what == "hear":
             others, round_trip, share = given_  # type: ignore[misc]
-            nodes.hear(*[node for node in others if node < count], round_trip=round_trip, early=int(share * round_trip))
+            nodes.hear(
+                *[node for node in others if node < count],
+                round_trip=round_trip,
+                early=int(share * round_trip),
+            )
         else:
             node, error = given_  # type: ignore[misc]
             errors = {**nodes.errors, node: error}
@@ -313,8 +364,11 @@ def play(events: list[tuple[str, object]], count: int, check: Callable[[Nodes], 
 
 @given(st.lists(EVENTS, max_size=40), st.integers(1, 5))
 @settings(max_examples=300)
-def test_cluster_time_is_never_too_late_and_converges(events: list[tuple[str, object]], count: int) -> None:
-    """Clocks of a minority are set, machines are suspended, answers are lost and late. A little is allowed for what is heard over time."""
+def test_cluster_time_is_never_too_late_and_converges(
+    events: list[tuple[str, object]], count: int
+) -> None:
+    """Clocks of a minority are set, machines are suspended, answers are lost and late. A little is
+    allowed for what is heard over time."""
 
     def never_late(nodes: Nodes) -> None:
         assert nodes.error <= MAX + 20 * MS

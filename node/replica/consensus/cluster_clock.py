@@ -1,21 +1,28 @@
-"""The time that a node goes by: its steady clock, corrected towards its wall clock as far as a majority of the nodes' clocks agrees.
+"""The time that a node goes by: its steady clock, corrected towards its wall clock as far as a
+majority of the nodes' clocks agrees.
 
-Law. *Cluster time* is the steady clock plus a correction. The correction becomes the node's own wall clock whenever a majority of all
-nodes, this one included, certainly has a clock within `max_offset_ms` of it. Otherwise the correction stays, so time goes on steadily;
-it moves, as little as possible, only if a majority of the *other* nodes agrees on a time that it is too far from. So as long as a majority
-of the clocks is right, no single clock moves cluster time by more than `max_offset_ms`, and a clock that is set right again is followed
-again. Nothing ever waits for an agreement.
+Law. *Cluster time* is the steady clock plus a correction. The correction becomes the node's own
+wall clock whenever a majority of all nodes, this one included, certainly has a clock within
+`max_offset_ms` of it. Otherwise the correction stays, so time goes on steadily; it moves, as little
+as possible, only if a majority of the *other* nodes agrees on a time that it is too far from. So as
+long as a majority of the clocks is right, no single clock moves cluster time by more than
+`max_offset_ms`, and a clock that is set right again is followed again. Nothing ever waits for an
+agreement.
 
-Pure: readings of both clocks are arguments. What is known of another node is an interval: it read its wall clock after this node asked and
-before this node had the answer. Intervals are relative to this node's steady clock, so no step of this node's wall clock moves them. If
-wall clock and steady clock of this node go apart, either the wall clock was set or the steady clock stood still (a suspended machine); the
-second invalidates everything heard before, so it is forgotten, and time goes on steadily until the others were heard again.
+Pure: readings of both clocks are arguments. What is known of another node is an interval: it read
+its wall clock after this node asked and before this node had the answer. Intervals are relative to
+this node's steady clock, so no step of this node's wall clock moves them. If wall clock and steady
+clock of this node go apart, either the wall clock was set or the steady clock stood still (a
+suspended machine); the second invalidates everything heard before, so it is forgotten, and time
+goes on steadily until the others were heard again.
 
-Until a majority agreed for the first time there is nothing to go on steadily from. Then the lower median of the clocks heard applies: a
-time that is too early delays something, one that is too late cannot be taken back. Nodes that do not tell their clock (an older program)
-do not count. So a node alone, or among such nodes, goes by its own wall clock. Of two nodes both must agree.
+Until a majority agreed for the first time there is nothing to go on steadily from. Then the lower
+median of the clocks heard applies: a time that is too early delays something, one that is too late
+cannot be taken back. Nodes that do not tell their clock (an older program) do not count. So a node
+alone, or among such nodes, goes by its own wall clock. Of two nodes both must agree.
 
-Store times are stamped in `node/broker/decisions/sequencer.py:Sequencer.assign`, which keeps them from falling when cluster time does.
+Store times are stamped in `node/broker/decisions/sequencer.py:Sequencer.assign`, which keeps them
+from falling when cluster time does.
 """
 
 from __future__ import annotations
@@ -69,7 +76,8 @@ class ClockStanding:
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """A node's wall clock less this node's steady clock lies between `low` and `high`, as of `at_ns` of the steady clock."""
+    """A node's wall clock less this node's steady clock lies between `low` and `high`, as of
+    `at_ns` of the steady clock."""
 
     low: int
     high: int
@@ -106,9 +114,11 @@ class ClusterClock:
             del self._heard[gone]
         self._review_ns = 0
 
-    def heard(self, node: str, *, wall_ns: int, asked_ns: int, answered_ns: int, own_wall_ns: int) -> None:
-        """A node read its wall clock, which said `wall_ns`, between these times of the steady clock here. `own_wall_ns`: the wall clock
-        here when the answer came."""
+    def heard(
+        self, node: str, *, wall_ns: int, asked_ns: int, answered_ns: int, own_wall_ns: int
+    ) -> None:
+        """A node read its wall clock, which said `wall_ns`, between these times of the steady clock
+        here. `own_wall_ns`: the wall clock here when the answer came."""
         name, own = node_of(node), own_wall_ns - answered_ns
         if name not in self._others:
             return
@@ -161,7 +171,11 @@ class ClusterClock:
         """Whether a node's wall clock is near cluster time; None: unknown. As of the last look."""
         name = node_of(node)
         if name == self._node:
-            return None if self._state in (ClockState.UNCERTAIN, ClockState.DIVIDED) else self._state is ClockState.AGREED
+            return (
+                None
+                if self._state in (ClockState.UNCERTAIN, ClockState.DIVIDED)
+                else self._state is ClockState.AGREED
+            )
         found = self._heard.get(name)
         return None if found is None else self._may_agree(found, self._correction)
 
@@ -178,23 +192,36 @@ class ClusterClock:
     def _review(self, steady_ns: int, own: int) -> None:
         self._look_for_a_step(steady_ns, own)
         self._review_ns = steady_ns + REVIEW_NS
-        for name in [name for name, found in self._heard.items() if steady_ns - found.at_ns > EXPIRES_NS]:
+        for name in [
+            name for name, found in self._heard.items() if steady_ns - found.at_ns > EXPIRES_NS
+        ]:
             del self._heard[name]
         heard, majority = list(self._heard.values()), self._nodes // 2 + 1
-        # A clock that was off is followed when it is well within the largest offset, so that it does not alternate at the border.
+        # A clock that was off is followed when it is well within the largest offset, so that it does
+        # not alternate at the border.
         near_ns = self._max_ns * 3 // 4 if self._state is ClockState.OFF else self._max_ns
-        if 1 + sum([found.high - near_ns <= own <= found.low + near_ns for found in heard]) >= majority:
+        if (
+            1 + sum([found.high - near_ns <= own <= found.low + near_ns for found in heard])
+            >= majority
+        ):
             self._correction, self._settled, self._state = own, True, ClockState.AGREED
             return
-        agreed = _nearest([(found.high - self._max_ns, found.low + self._max_ns) for found in heard], majority, self._correction)
+        agreed = _nearest(
+            [(found.high - self._max_ns, found.low + self._max_ns) for found in heard],
+            majority,
+            self._correction,
+        )
         if agreed is not None:
             self._correction, self._settled = agreed, True
         elif not self._settled:
             self._correction = sorted([own, *[found.low for found in heard]])[len(heard) // 2]
         self._state = self._judged(heard, own, majority, agreed)
 
-    def _judged(self, heard: Sequence[_Heard], own: int, majority: int, agreed: int | None) -> ClockState:
-        """The state of an own clock with which no majority certainly agrees. It is bad only if none possibly does."""
+    def _judged(
+        self, heard: Sequence[_Heard], own: int, majority: int, agreed: int | None
+    ) -> ClockState:
+        """The state of an own clock with which no majority certainly agrees. It is bad only if none
+        possibly does."""
         if 1 + len(heard) < majority:
             return ClockState.UNCERTAIN
         if 1 + sum([self._may_agree(found, own) for found in heard]) >= majority:
@@ -208,7 +235,9 @@ class ClusterClock:
 def _nearest(intervals: Sequence[tuple[int, int]], count: int, to: int) -> int | None:
     """The point nearest to `to` that at least `count` intervals contain; None if there is none."""
     points = [to, *[point for interval in intervals for point in interval]]
-    common = [point for point in points if sum([low <= point <= high for low, high in intervals]) >= count]
+    common = [
+        point for point in points if sum([low <= point <= high for low, high in intervals]) >= count
+    ]
     return min(common, key=lambda point: abs(point - to), default=None)
 
 
