@@ -63,10 +63,17 @@ def of_cluster(status: pb.ClusterStatusResponse, free_warning: int, free_critica
     return found
 
 
+_CLOCKS = {"off": "a majority of the nodes has another time", "divided": "the nodes' clocks differ, and no majority agrees"}
+
+
 def _of_node(node: pb.NodeInfo, free_warning: int, free_critical: int, exact: bool) -> Iterator[Finding]:
     if not node.up:
         yield Finding(Severity.WARNING, f"node {node.node} is down")
-    elif node.HasField("disk_free_bytes") and node.disk_free_bytes < max(free_warning, free_critical):
+        return
+    if node.clock in _CLOCKS:
+        offset = f"{node.clock_offset_ms:+d} ms off" if exact else units.offset_words(node.clock_offset_ms)
+        yield Finding(Severity.WARNING, f"the clock of node {node.node} is {offset}: {_CLOCKS[node.clock]}")
+    if node.HasField("disk_free_bytes") and node.disk_free_bytes < max(free_warning, free_critical):
         severity = Severity.CRITICAL if node.disk_free_bytes < free_critical else Severity.WARNING
         free = f"{node.disk_free_bytes} bytes" if exact else units.size_words(node.disk_free_bytes)
         yield Finding(severity, f"node {node.node} has {free} of free disk space")

@@ -166,6 +166,8 @@ def _node_json(workers: Sequence[admin_pb2.NodeInfo]) -> dict[str, Any]:
         "version": known(workers[0], "version"),
         "native": known(workers[0], "native"),
         "disk_used_bytes": None if None in used else sum(used),
+        "clock": known(workers[0], "clock"),
+        "clock_offset_ms": known(workers[0], "clock_offset_ms"),
     }
     return node if len(workers) == 1 else {**node, "workers": [{"worker": worker.node, "up": worker.up} for worker in workers]}
 
@@ -176,6 +178,8 @@ def _node_row(workers: Sequence[admin_pb2.NodeInfo], exact: bool) -> list[Any]:
     state = "down" if len(down) == len(workers) else f"{', '.join(down)} down" if down else "up"
     if len(workers) > 1 and not down:
         state = f"up, {len(workers)} workers"
+    if node["clock"] in ("off", "divided"):
+        state += f", clock {units.offset_words(node['clock_offset_ms'] or 0)}"
     native = node["native"] or ("none" if node["up"] else None)
     return [node["node"], node["endpoint"], state, node["version"], native, size(node["disk_used_bytes"], exact)]
 

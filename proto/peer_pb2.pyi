@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PeerMessage(_message.Message):
-    __slots__ = ("challenge", "hello", "hello_reply", "forward_call", "forward_result", "forward_cancel", "client_signs", "client_gone", "node_status_request", "node_status_reply")
+    __slots__ = ("challenge", "hello", "hello_reply", "forward_call", "forward_result", "forward_cancel", "client_signs", "client_gone", "node_status_request", "node_status_reply", "clock_request", "clock_reply")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HELLO_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,8 @@ class PeerMessage(_message.Message):
     CLIENT_GONE_FIELD_NUMBER: _ClassVar[int]
     NODE_STATUS_REQUEST_FIELD_NUMBER: _ClassVar[int]
     NODE_STATUS_REPLY_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_REPLY_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     hello: Hello
     hello_reply: HelloReply
@@ -29,7 +31,9 @@ class PeerMessage(_message.Message):
     client_gone: ClientGone
     node_status_request: NodeStatusRequest
     node_status_reply: NodeStatusReply
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., forward_call: _Optional[_Union[ForwardCall, _Mapping]] = ..., forward_result: _Optional[_Union[ForwardResult, _Mapping]] = ..., forward_cancel: _Optional[_Union[ForwardCancel, _Mapping]] = ..., client_signs: _Optional[_Union[ClientSigns, _Mapping]] = ..., client_gone: _Optional[_Union[ClientGone, _Mapping]] = ..., node_status_request: _Optional[_Union[NodeStatusRequest, _Mapping]] = ..., node_status_reply: _Optional[_Union[NodeStatusReply, _Mapping]] = ...) -> None: ...
+    clock_request: ClockRequest
+    clock_reply: ClockReply
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., forward_call: _Optional[_Union[ForwardCall, _Mapping]] = ..., forward_result: _Optional[_Union[ForwardResult, _Mapping]] = ..., forward_cancel: _Optional[_Union[ForwardCancel, _Mapping]] = ..., client_signs: _Optional[_Union[ClientSigns, _Mapping]] = ..., client_gone: _Optional[_Union[ClientGone, _Mapping]] = ..., node_status_request: _Optional[_Union[NodeStatusRequest, _Mapping]] = ..., node_status_reply: _Optional[_Union[NodeStatusReply, _Mapping]] = ..., clock_request: _Optional[_Union[ClockRequest, _Mapping]] = ..., clock_reply: _Optional[_Union[ClockReply, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce",)
@@ -88,7 +92,7 @@ class GroupIdentity(_message.Message):
     def __init__(self, group: _Optional[str] = ..., log_id: _Optional[str] = ..., replica: _Optional[str] = ..., incarnation: _Optional[str] = ..., data_file_bytes: _Optional[int] = ..., format_version: _Optional[int] = ..., generation: _Optional[int] = ..., boots: _Optional[_Iterable[str]] = ..., recorded_incarnation: _Optional[str] = ..., objection: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "version", "refusal", "refusal_reason", "format_max", "wire_version", "level_max")
+    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "version", "refusal", "refusal_reason", "format_max", "wire_version", "level_max", "wall_ns")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +104,7 @@ class HelloReply(_message.Message):
     FORMAT_MAX_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
+    WALL_NS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node: str
     boot_id: str
@@ -111,7 +116,8 @@ class HelloReply(_message.Message):
     format_max: int
     wire_version: int
     level_max: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., format_max: _Optional[int] = ..., wire_version: _Optional[int] = ..., level_max: _Optional[int] = ...) -> None: ...
+    wall_ns: int
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., format_max: _Optional[int] = ..., wire_version: _Optional[int] = ..., level_max: _Optional[int] = ..., wall_ns: _Optional[int] = ...) -> None: ...
 
 class ForwardCall(_message.Message):
     __slots__ = ("sequence", "group", "method", "metadata", "request", "deadline_ms")
@@ -195,6 +201,20 @@ class NodeStatusRequest(_message.Message):
     sequence: int
     without_queues: bool
     def __init__(self, sequence: _Optional[int] = ..., without_queues: _Optional[bool] = ...) -> None: ...
+
+class ClockRequest(_message.Message):
+    __slots__ = ("asked_ns",)
+    ASKED_NS_FIELD_NUMBER: _ClassVar[int]
+    asked_ns: int
+    def __init__(self, asked_ns: _Optional[int] = ...) -> None: ...
+
+class ClockReply(_message.Message):
+    __slots__ = ("asked_ns", "wall_ns")
+    ASKED_NS_FIELD_NUMBER: _ClassVar[int]
+    WALL_NS_FIELD_NUMBER: _ClassVar[int]
+    asked_ns: int
+    wall_ns: int
+    def __init__(self, asked_ns: _Optional[int] = ..., wall_ns: _Optional[int] = ...) -> None: ...
 
 class NodeStatusReply(_message.Message):
     __slots__ = ("sequence", "node", "groups", "topics", "counts")

@@ -52,6 +52,13 @@ def duration_words(milliseconds: int) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
 
 
+def offset_words(milliseconds: int) -> str:
+    """By how much a clock is wrong, for people: `3 s ahead`, `400 d behind`. Not exact."""
+    size = abs(milliseconds)
+    # Rounded, because a clock that was set 400 days ahead is a microsecond less ahead soon.
+    return f"{duration_words(size if size < 1000 else round(size / 1000) * 1000)} {'behind' if milliseconds < 0 else 'ahead'}"
+
+
 def size_bytes(text: str) -> int | None:
     """Bytes of a size with a unit; None for any other text."""
     match = _SIZE.fullmatch(text.strip())

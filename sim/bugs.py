@@ -29,6 +29,7 @@ from ledgermq.node.broker.decisions.transaction_resolution import TransactionRes
 from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
 from ledgermq.node.replica.retention.retention_rules import LogFile
@@ -38,7 +39,7 @@ from ledgermq.proto.entry_checking import BadEntry
 from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import Frame, HardState, Identity, Range, Role, SyncedMark
-from ledgermq.raft.config import Members, RaftConfig, Rule
+from ledgermq.raft.config import MS, Members, RaftConfig, Rule
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Push
 from ledgermq.raft.election import Election
@@ -112,6 +113,7 @@ class Bug(str, Enum):
     DIGEST_AS_ROOT = "digest-as-root"
     FAILURE_AS_END = "failure-as-end"
     BATCH_PASSED = "batch-passed"
+    OWN_CLOCK_FOLLOWED = "own-clock-followed"
 
 
 class AsksOneLess(Upgrader):
@@ -129,6 +131,13 @@ class TakesFailuresForEnds(TierMessages):
         if fetched.failure:
             fetched = TierFetched(fetched.fetch, fetched.fetch.first + 1)
         return super().take(fetched, now_ns)
+
+
+class FollowsItself(ClusterClock):
+    """Goes by its own wall clock, whatever the others say."""
+
+    def now_ms(self, steady_ns: int, wall_ns: int) -> int:
+        return wall_ns // MS
 
 
 class PassesOverFailures(Leader):
@@ -673,6 +682,10 @@ def replica_type(bug: Bug) -> type[RaftReplica]:
 def election(bug: Bug) -> Callable[[Appointment | None, ElectionRequest], Appointment | str]:
     """The election function of the metadata quorum."""
     return ELECTS.get(bug, elect)
+
+
+def cluster_clock_type(bug: Bug) -> type[ClusterClock]:
+    return FollowsItself if bug is Bug.OWN_CLOCK_FOLLOWED else ClusterClock
 
 
 def upgrader_type(bug: Bug) -> type[Upgrader]:

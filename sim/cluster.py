@@ -41,7 +41,7 @@ from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.transfer import Cause
 from ledgermq.sim.acquaintance import Acquaintance
 from ledgermq.sim.appointing import Appointing
-from ledgermq.sim.bugs import Bug, election
+from ledgermq.sim.bugs import Bug, cluster_clock_type, election
 from ledgermq.sim.checkers import Checkers, OnMedium, Violation
 from ledgermq.sim.clients import Answer, Client, Habits
 from ledgermq.sim.clock import Clock
@@ -63,6 +63,7 @@ from ledgermq.sim.stored import StoredMessages
 from ledgermq.sim.timetable import Timetable
 from ledgermq.sim.transactors import Manners, Transactor
 from ledgermq.sim.truth import Truth
+from ledgermq.sim.wall_clocks import WallClocks
 from ledgermq.sim.workshop import Workshop
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 
@@ -107,6 +108,13 @@ class Station:
     turning: bool = False
     """Whether a turn is scheduled."""
 
+    def process(self, world_ns: int) -> int:
+        """Which process answers at this moment; 0: none."""
+        return self.lives if self.workshop is not None and world_ns >= self.paused_until else 0
+
+    def steady_ns(self, world_ns: int) -> int:
+        return self.clock.at(world_ns)
+
 
 class Cluster:
     """All random numbers come from `self.chance`, all times from `self.now`."""
@@ -142,6 +150,15 @@ class Cluster:
         self.controller = Controller(addresses={name: f"{name}:9000" for name in self.names}, elects=election(bug))
         self.appointing = Appointing(self, self.controller, self.settings.names, random.Random(f"controller {seed}"))
         self.checkers = Checkers(self.truth, self.media, self.controller, self.settings.ha.minimum)
+        self.wall_clocks = WallClocks(
+            random.Random(f"clocks {seed}"),
+            self.stations,
+            self.network.reaches,
+            cluster_clock_type(bug),
+            by_majority=self.settings.rule is Rule.MAJORITY,
+        )
+        self._timed = 0
+        """How many committed entries had their store times checked."""
         self.histories = Histories(self.truth)
         self.faults: Counter[str] = Counter()
         """How often each kind of fault was carried out."""
@@ -206,6 +223,9 @@ class Cluster:
         if self._touched:
             self.look()
             self._ask_deposed()
+            if len(self.truth) > self._timed:
+                self.wall_clocks.check(self.truth.pieces(self._timed, len(self.truth) - 1), self.now)
+                self._timed = len(self.truth)
 
     def look(self) -> None:
         """Run every checker after every step, on the node that acted in it."""
@@ -501,7 +521,7 @@ class Cluster:
         medium.busy = True
         try:
             now_ns = station.clock.at(self.now)
-            output = life.group.turn(now_ns, self.now // MS + station.wall_offset_ms, calls, packets, synced)
+            output = life.group.turn(now_ns, self.wall_clocks.now_ms(station.name, self.now), calls, packets, synced)
             duty = life.keeper.after_turn(now_ns)
             self._carry_out(station, life, output)
         except Killed:

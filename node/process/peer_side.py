@@ -8,6 +8,7 @@ from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.frontend.admin.overview import Overview
 from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.process.node_clock import NodeClock
 from ledgermq.node.replica.hosting.assignment_watcher import GREET_METHOD, AssignmentWatcher
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.proto import peer_pb2
@@ -16,7 +17,8 @@ from ledgermq.proto import peer_pb2
 class PeerSide:
     """The receivers of peers' messages; they are set before the first message can come."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: NodeClock) -> None:
+        self._clock = clock
         self.engine: Engine
         self.forwarder: Forwarder
         self.overview: Overview
@@ -48,3 +50,9 @@ class PeerSide:
             self.link_up()
             self.assignment_watcher.link_up(peer)
         self.forwarder.changed()
+
+    def wall_ns(self) -> int:
+        return self._clock.wall_ns()
+
+    def heard_clock(self, peer: str, wall_ns: int | None, asked_ns: int) -> None:
+        self._clock.heard(peer, wall_ns, asked_ns)

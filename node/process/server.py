@@ -72,6 +72,7 @@ from ledgermq.node.process.client_port import call_server, listening
 from ledgermq.node.process.health_service import SERVICE as HEALTH
 from ledgermq.node.process.health_service import HealthService
 from ledgermq.node.process.http import Health, HttpServer, StateCollector
+from ledgermq.node.process.node_clock import NodeClock
 from ledgermq.node.process.node_pages import WorkerPages
 from ledgermq.node.process.otlp_metrics import exporter_of
 from ledgermq.node.process.peer_side import PeerSide
@@ -108,6 +109,7 @@ HEALTH_EVERY_S = 0.5
 ANNOUNCE_RETRY_S = 1.0
 RETURNS_EVERY_S = 1.0
 LEADERS_EVERY_S = 1.0
+CLOCK_EVERY_S = 1.0
 # How long calls forwarded by peers may take to finish, after this node's own clients have been drained.
 ENGINE_DRAIN_S = 0.5
 
@@ -139,7 +141,8 @@ class Node:
         self._groups = {name: item.group for name, item in hosted.items()}
         self._identities = {name: item.identity for name, item in hosted.items()}
         self._founders = {name: item.others for name, item in hosted.items() if item.others is not None}
-        self._side = PeerSide()
+        self.clock = NodeClock(config.node, config.clock.max_offset_ms)
+        self._side = PeerSide(self.clock)
         self._tasks: list[asyncio.Task[None]] = []
         self._admitting: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -171,7 +174,9 @@ class Node:
         self._greeter = Greeter(
             *(config.cluster_id, config.node, self._boot_id, __version__, self._secret),
             *(self.roster, self._identities, known, self._boots),
+            wall_ns=self.clock.wall_ns,
         )
+        self.clock.expect(self.roster.nodes)
         self.peers = Peers(self.roster.peers(), self._greeter, self._side, config.limits.peer_queue_bytes, peer_wire(config.peer_tls))
         self.engine = Engine(
             self._groups,
@@ -179,6 +184,7 @@ class Node:
             on_fatal=end_process,
             max_calls=config.limits.max_calls,
             open_batches=config.raft.open_batches,
+            now_ms=self.clock.now_ms,
         )
 
     def _build_controller(self) -> None:
@@ -195,9 +201,10 @@ class Node:
         """Build what works beside the turns: the digest exchange, retention, and the arrival and removal of replicas."""
         config, disk = self.config, self._disk
         self.digest_exchange = DigestExchange(config, disk, self._groups, self.engine, self.forwarder)
-        self.retainer = Retainer(config, disk, self._groups, self.engine, self.forwarder, self.digest_exchange)
+        now_ms = self.clock.now_ms
+        self.retainer = Retainer(config, disk, self._groups, self.engine, self.forwarder, self.digest_exchange, now_ms)
         store = store_of(config)
-        self._tiering = None if store is None else Tiering(config, disk, self._groups, self.engine, store)
+        self._tiering = None if store is None else Tiering(config, disk, self._groups, self.engine, store, now_ms)
         self._tier = None if self._tiering is None else TierReads(self.engine, self._tiering.reader, time.monotonic)
         self._tier_fetches = None if self._tier is None else TierFetches(self.engine, self._tier)
         self._assignment_watcher = AssignmentWatcher(
@@ -231,7 +238,7 @@ class Node:
         )
         quotas, namespaces = Quotas(config.quotas), not config.access.ignore_namespaces
         callers = Callers(self.authority, quotas, namespaces=namespaces)
-        receipt_keys = ReceiptKeys(self.controller, sealer, lambda: time.time_ns() // 1_000_000)
+        receipt_keys = ReceiptKeys(self.controller, sealer, self.clock.now_ms)
         self._spans = spans_of(config.tracing, config.node, config.address)
         rules = {
             group.name: ReadRules(group.follower_read_age_ms, group.follower_pull_bytes)
@@ -239,7 +246,17 @@ class Node:
             if group.follower_reads
         }
         self._local = LocalReads(config.node, rules, self.engine.views, self._age_ns)
-        service = ServiceConfig(config.node, *config.address.advertised, self._secret, config.delivery, config.limits, namespaces)
+        host, port = config.address.advertised
+        service = ServiceConfig(
+            node=config.node,
+            host=host,
+            port=port,
+            secret=self._secret,
+            delivery=config.delivery,
+            limits=config.limits,
+            namespaces=namespaces,
+            now_ms=self.clock.now_ms,
+        )
         access = AccessControl(self.authority, quotas)
         self.service = MessagingService(
             self.engine, self.forwarder, self.controller, service, access=access, local=self._local, tier=self._tier
@@ -268,8 +285,7 @@ class Node:
         self._users = UserAdmin(self.controller, sealer)
         self._build_admin(receipt_keys)
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
-        now_ms, series_max = lambda: time.time_ns() // 1_000_000, config.metrics.series_max
-        figures = TopicFigures(config.cluster_id, config.node, self.engine, now_ms, series_max)
+        figures = TopicFigures(config.cluster_id, config.node, self.engine, self.clock.now_ms, config.metrics.series_max)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
         speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
         self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for, opened=config.opens_http)
@@ -285,6 +301,7 @@ class Node:
     def _build_admin(self, receipt_keys: ReceiptKeys) -> None:
         config, engine, forwarder, controller, links = self.config, self.engine, self.forwarder, self.controller, self.peers.links
         self.overview = Overview(config, engine, links, self.roster, self._placement)
+        self.overview.clock = self.clock.standing
         self.overview.storage, self.overview.digest_exchange, self.overview.tiering = self.retainer, self.digest_exchange, self._tiering
         self.leadership = Leadership(config.node, engine, forwarder, self._placement)
         self.upgrades = Upgrades(engine, forwarder, controller, self.overview)
@@ -298,7 +315,7 @@ class Node:
             controller,
             self.overview,
             Peeks(engine, forwarder, through),
-            Queries(forwarder, controller, GroupQueries(config.node, engine, through)),
+            Queries(forwarder, controller, GroupQueries(config.node, engine, through, now_ms=self.clock.now_ms)),
             self.retainer,
             self.leadership,
             self._members,
@@ -344,7 +361,7 @@ class Node:
         self.peers.dial()
         own = (self._announce(), self._bootstrap_user(), self._publish_health(), self._notify_returns(), self._know_leaders())
         exporting = () if self._metrics_exporter is None else (self._metrics_exporter.run(),)
-        works = (*own, self._checkpoints.register(), self.service.checker.run(), self.log_service.run(), *exporting)
+        works = (*own, self._keep_clock(), self._checkpoints.register(), self.service.checker.run(), self.log_service.run(), *exporting)
         self._tasks = [asyncio.create_task(work) for work in works]
         spare_the_collector()
 
@@ -396,6 +413,7 @@ class Node:
         changed = self.roster.on_addresses(state.revision, state.nodes, state.removed_nodes, current=self.controller.health.caught_up)
         if changed:
             self.peers.set_peers(self.roster.peers())
+            self.clock.expect(self.roster.nodes)
             self.controller.move(self.roster.controllers())
             self._saving = asyncio.create_task(self._save_roster())
 
@@ -449,15 +467,26 @@ class Node:
         self._admit()
 
     def _prefer(self, group: str) -> None:
-        """Tell a group led here its preferred leader; this node's configuration takes precedence."""
+        """Tell a group led here its preferred leader; this node's configuration takes precedence over the cluster's, and wrong clocks over
+        both."""
         spec, view = self.controller.state.specs.get(group), self.engine.views.get(group)
         configured = {own.name: own.preferred_leader for own in self.config.cluster.groups}
-        if spec is None or view is None or view.leader != self.config.node or configured.get(group):
+        preferred = configured.get(group) or (None if spec is None else spec.leader_wanted)
+        if view is None or view.leader != self.config.node:
             return
-        wanted = view.term, spec.leader_wanted
+        wanted = view.term, self.clock.leader_instead(preferred, () if view.members is None else view.members.voters)
         if self._preferred.get(group) != wanted:
             self._preferred[group] = wanted
-            self.engine.notify(group, Prefer(spec.leader_wanted))
+            self.engine.notify(group, Prefer(wanted[1]))
+
+    async def _keep_clock(self) -> None:
+        """Exchange clocks with the peers. If a clock is off now, or right again, another leader may be preferred."""
+        while True:
+            self.clock.ask(self.peers.links.values())
+            self.clock.look()
+            for group in self.engine.views:
+                self._prefer(group)
+            await asyncio.sleep(CLOCK_EVERY_S)
 
     async def _know_leaders(self) -> None:
         """Track the leaders of broker groups without a replica here, because clients are redirected to them."""

@@ -17,6 +17,7 @@ from ledgermq.node.runtime.config_cluster import BrokerGroup, Cluster, NodeAddre
 from ledgermq.node.runtime.config_sections import (
     Agreement,
     Audit,
+    Clock,
     Delivery,
     Flush,
     Limits,
@@ -57,6 +58,7 @@ class NodeConfig(Section):
     no controller quorum, but waits until the cluster adds it. `spare`: it keeps no replica until one is moved here or a group is added. The
     setting may stay in place afterwards."""
     raft: Raft = Raft()
+    clock: Clock = Clock()
     delivery: Delivery = Delivery()
     limits: Limits = Limits()
     retention: Retention = Retention()

@@ -40,6 +40,8 @@ raft:
   election_min_ms: 400ms       # election timeouts are random between these two values
   election_max_ms: 800ms
   # observer_bytes_per_s: 4MiB # limit for each observer of a group led here (docs/observers.md); 0: no limit
+clock:
+  max_offset_ms: 1s            # a wall clock that is further from those of a majority of the nodes is not followed
 delivery:
   min_invisible_ms: 1s         # shortest lease that a client may request
   liveness_ms: 65s             # a client that is silent for longer loses its automatically renewed leases

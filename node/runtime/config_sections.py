@@ -36,6 +36,13 @@ class Raft(Section):
         return self
 
 
+class Clock(Section):
+    """By which time a node goes: by its wall clock while a majority of the nodes has the same time, otherwise steadily on."""
+
+    max_offset_ms: Annotated[Milliseconds, Field(ge=50, le=3_600_000)] = 1_000
+    """Clocks that are further apart do not agree."""
+
+
 class Delivery(Section):
     """Durations of leases, client liveness and transaction checks (contract §5)."""
 

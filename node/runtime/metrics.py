@@ -83,6 +83,16 @@ PEER_PACKETS_BARRED = _counter(
 )
 PEER_REFUSALS = _counter("ledgermq_peer_refusals_total", "Peer connections refused during the greeting, by reason.", "reason")
 PEER_CONNECTS = _counter("ledgermq_peer_connects_total", "Established outgoing streams to a peer.", "peer")
+CLOCK_STATE = _gauge(
+    "ledgermq_clock_state",
+    "1 for what this node knows of its wall clock: agreed (with a majority of the nodes), uncertain, off, or divided (no majority).",
+    "state",
+)
+CLOCK_OFFSET = _gauge("ledgermq_clock_offset_seconds", "This node's wall clock less the time that the node goes by.")
+CLOCKS_HEARD = _gauge("ledgermq_clocks_heard", "Nodes whose clock this node knows, itself included.")
+CLOCK_STEPS = _counter(
+    "ledgermq_clock_steps_total", "Times that wall clock and steady clock of this node went apart by more than clock.max_offset_ms."
+)
 RECOVERY_SECONDS = _gauge("ledgermq_recovery_seconds", "Duration of the last start of a broker group, by phase.", "broker_group", "phase")
 GROUP_STATE = _gauge(
     "ledgermq_broker_group_state",

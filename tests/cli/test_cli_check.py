@@ -106,6 +106,13 @@ def down(found: pb.ClusterStatusResponse) -> None:
     found.health = "down"
 
 
+def clock(state: str, offset_ms: int) -> Callable[[pb.ClusterStatusResponse], None]:
+    def change(found: pb.ClusterStatusResponse) -> None:
+        found.nodes[0].clock, found.nodes[0].clock_offset_ms = state, offset_ms
+
+    return change
+
+
 def nothing(found: pb.ClusterStatusResponse) -> None:
     del found.groups[:]
 
@@ -119,6 +126,10 @@ def nothing(found: pb.ClusterStatusResponse) -> None:
         (disk(5 * GIB - 1), 1, "node n1 has 5.00 GiB of free disk space"),
         (disk(GIB - 1), 2, "of free disk space"),
         (state("repairing"), 1, "g1 on n3 is repairing"),
+        (clock("agreed", 999), 0, "nodes up: 3"),
+        (clock("uncertain", 999_999), 0, "nodes up: 3"),
+        (clock("off", 400 * 86_400_000), 1, "the clock of node n1 is 400 d ahead: a majority of the nodes has another time"),
+        (clock("divided", -3000), 1, "the clock of node n1 is 3 s behind: the nodes' clocks differ, and no majority agrees"),
         (differing, 2, "g1 on n3 differs"),
         (disputed, 2, "the replicas of g1 differ"),
         (short, 2, "1 of 2 members in sync"),

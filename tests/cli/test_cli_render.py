@@ -40,13 +40,14 @@ def test_status_knows_and_does_not_know() -> None:
     nothing: dict[str, object] = {**dict.fromkeys(unknown), "differing_files": [], "tiered": None}
     first = {**nothing, "node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
     undisputed: dict[str, object] = {"disputed_files": [], "replication": None, "ha": None}
+    clock = {"clock": None, "clock_offset_ms": None}
     found = render.status_json(status)
     assert found == {
         "cluster_id": "c",
         "health": "degraded",
         "nodes": [
-            {"node": "n1", "endpoint": "h:1", "up": True, "version": "0.1.0", "native": "0.1.0", "disk_used_bytes": 0},
-            {"node": "n2", "endpoint": None, "up": False, "version": None, "native": None, "disk_used_bytes": None},
+            {"node": "n1", "endpoint": "h:1", "up": True, "version": "0.1.0", "native": "0.1.0", "disk_used_bytes": 0, **clock},
+            {"node": "n2", "endpoint": None, "up": False, "version": None, "native": None, "disk_used_bytes": None, **clock},
         ],
         "groups": [
             {**undisputed, "group": "g1", "leader": "n1", "term": 3, "commit_index": 0, "replicas": [first, {"node": "n2", **nothing}]},
@@ -246,3 +247,27 @@ def test_sizes_and_ages_are_rounded_unless_exact_ones_are_wanted(
     assert f" {disk} " in capsys.readouterr().out
     render.lag_text(lag, exact)
     assert capsys.readouterr().out.count(f" {oldest} ") == 2
+
+
+def test_offsets_of_clocks_for_people() -> None:
+    assert [units.offset_words(ms) for ms in (0, -999, 999, 1499, -1500)] == [
+        "0 ms ahead",
+        "999 ms behind",
+        "999 ms ahead",
+        "1 s ahead",
+        "2 s behind",
+    ]
+    assert units.offset_words(400 * 86_400_000 - 1) == "400 d ahead"
+
+
+@pytest.mark.parametrize(
+    ("state", "offset_ms", "said"),
+    [("agreed", 900, ""), ("uncertain", 5000, ""), ("off", 400 * 86_400_000, "clock 400 d ahead"), ("divided", -3000, "clock 3 s behind")],
+)
+def test_status_says_which_clock_is_not_followed(capsys: pytest.CaptureFixture[str], state: str, offset_ms: int, said: str) -> None:
+    status = admin_pb2.ClusterStatusResponse(health="ok", cluster_id="c")
+    status.nodes.add(node="n1", endpoint="h:1", up=True, clock=state, clock_offset_ms=offset_ms)
+    assert render.status_json(status)["nodes"][0]["clock_offset_ms"] == offset_ms
+    render.status_text(status, False)
+    out = capsys.readouterr().out
+    assert "clock" not in out if not said else said in out

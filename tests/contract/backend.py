@@ -64,6 +64,9 @@ class Clock:
     def __call__(self) -> int:
         return self.now_ns
 
+    def now_ms(self) -> int:
+        return EPOCH_MS + self.now_ns // MS
+
 
 class LoopEngine:
     """An engine on the event loop: the calls of one loop iteration become one turn."""
@@ -102,7 +105,7 @@ class LoopEngine:
         """Run one turn of every group."""
         queued, self._queued = self._queued, {}
         for name, group in self.groups.items():
-            output = group.turn(self.clock.now_ns, EPOCH_MS + self.clock.now_ns // MS, queued.get(name, ()))
+            output = group.turn(self.clock.now_ns, self.clock.now_ms(), queued.get(name, ()))
             if output.view is not None:
                 self.views[name] = output.view
             for done in output.done:
@@ -211,7 +214,7 @@ class Backend:
         self.engine = LoopEngine(self.clock, groups, LeaderSettings(times=times, transactions=rules))
         self.controller = AgreedState(groups)
         self.sealer = Sealer((SECRET,), "cluster")
-        config = ServiceConfig("n1", "127.0.0.1", 8081, SECRET, delivery, limits or Limits(), namespaces)
+        config = ServiceConfig("n1", "127.0.0.1", 8081, SECRET, delivery, limits or Limits(), namespaces, self.clock.now_ms)
         authority = Authority(
             lambda: self.controller.state.users, self.controller.barrier, self.sealer, operator_of(SECRET), required=authentication
         )
@@ -222,7 +225,7 @@ class Backend:
         self.service = MessagingService(self.engine, self.forwarder, self.controller, config, self.clock, access)
         self.link = MemoryLink(self.forwarder)
         self.elsewhere = LoopEngine(self.clock, (), LeaderSettings())
-        config2 = ServiceConfig("n2", "127.0.0.1", 8082, SECRET, delivery, limits or Limits(), namespaces)
+        config2 = ServiceConfig("n2", "127.0.0.1", 8082, SECRET, delivery, limits or Limits(), namespaces, self.clock.now_ms)
         self.forwarder2 = Forwarder("n2", replicas, self.elsewhere, {"n1": self.link}, self.clock)
         self.links["n2"] = MemoryLink(self.forwarder2)
         self.service2 = MessagingService(self.elsewhere, self.forwarder2, self.controller, config2, self.clock)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ledgermq.node.broker.state.timers import slot_of
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import TIMER_TOPIC
 from tests.contract.backend import Backend, contract, message, receive_request
-from tests.node_core.core_fakes import EPOCH_MS, MS
 
 KINDS = {"T": "normal", "D": "delay", "M": "mixed", "P": "priority"}
 
 
-@pytest.fixture(autouse=True)
-def _virtual_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service's wall clock stays at the start of the backend's clock; only differences of days matter to it."""
-    monkeypatch.setattr("ledgermq.node.frontend.rocketmq.sending.time.time_ns", lambda: (EPOCH_MS + 10_000) * MS)
-
-
 def now_ms(server: Backend) -> int:
-    return EPOCH_MS + server.clock.now_ns // MS
+    return server.clock.now_ms()
 
 
 def delayed(server: Backend, after_ms: int, body: bytes = b"later", topic: str = "D", **system: object) -> pb.Message:

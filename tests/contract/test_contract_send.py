@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 import zlib
 from typing import Any
 
@@ -133,7 +132,7 @@ async def test_statement_035_message_groups(server: Backend) -> None:
 async def test_statement_036_only_what_fits(server: Backend) -> None:
     """A message whose kind does not fit the topic is 40014, whatever its type field says."""
     delayed = message()
-    delayed.system_properties.delivery_timestamp.GetCurrentTime()
+    delayed.system_properties.delivery_timestamp.FromMilliseconds(server.clock.now_ms())
     conflicts = (
         message(topic="F"),
         message(topic="F", message_group=""),
@@ -349,7 +348,7 @@ async def test_acknowledgement_names_the_queue_of_its_message(server: Backend) -
     assert [found[*slots[queue or 0], offset] for queue, offset in stated] == [one.body for one in messages]
     later = message(topic="later")
     later.system_properties.message_type = pb.DELAY
-    later.system_properties.delivery_timestamp.FromMilliseconds(time.time_ns() // 1_000_000 + 60_000)
+    later.system_properties.delivery_timestamp.FromMilliseconds(server.clock.now_ms() + 60_000)
     for request in ([message(), message()], [later]):
         call = server.raw.unary("SendMessage", pb.SendMessageRequest(messages=request))
         assert (await call).status.code == pb.OK and stated_queue(await call.trailing_metadata()) is None

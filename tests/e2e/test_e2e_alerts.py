@@ -38,6 +38,7 @@ FAULTS = {
     "LedgerMQDiskFillsUp": "a full file system",
     "LedgerMQWritesRefused": "full file systems of all nodes",
     "LedgerMQSlowDisk": "syncs of 150 ms",
+    "LedgerMQClockOff": "a wall clock that is set an hour ahead",
     "LedgerMQStrangeDirectory": "a node that comes back with a directory that was replaced, while no leader can admit it",
     "LedgerMQConsumersBehind": "a consumer that receives and stays away",
     "LedgerMQDeadLetters": "a message that is received and never acknowledged",
@@ -154,6 +155,18 @@ def test_alerts_of_a_store_that_is_away(tmp_path: Path) -> None:
             seen.wait_firing("LedgerMQNotInObjectStore", broker_group="g1", instance=seen.instance(node))
         with serving(program(tmp_path), tmp_path / "store", address.client_port):
             seen.wait_calm("LedgerMQNotInObjectStore")
+
+
+def test_an_alert_of_a_wrong_clock(tmp_path: Path, bad_disks: type[BadDisks]) -> None:
+    """Only of the node whose clock it is; it ends when the clock is right again."""
+    with faulty(tmp_path, kind=bad_disks) as cluster, watching(cluster, tmp_path) as seen:
+        assert isinstance(cluster, BadDisks)
+        seen.begin("LedgerMQClockOff")
+        node = cluster.others(leader(cluster))[0]
+        cluster.set_clock(node, 3600)
+        seen.wait_firing("LedgerMQClockOff", instance=seen.instance(node))
+        cluster.set_clock(node, 0)
+        seen.wait_calm("LedgerMQClockOff")
 
 
 def test_alerts_of_what_is_slow_and_what_is_never_done(tmp_path: Path, bad_disks: type[BadDisks]) -> None:

@@ -1,9 +1,11 @@
-/* Preloaded into a node by tests (tests/faults/test_faults_disk.py): calls on chosen files fail with EIO, or syncs are slow.
+/* Preloaded into a node by tests (tests/faults/test_faults_disk.py): calls on chosen files fail with EIO, syncs are slow, or the wall clock
+ * is wrong.
  *
  * FAULT_ORDERS names a directory. A file `sync` or `read` in it is an order; its text is a part of the paths it concerns. An order is
  * taken by the first call that fits it (the file is removed, so that it happens once) and this call fails with EIO. A failed sync does
  * nothing else; the next one succeeds and tells nothing of it, as Linux does after it has reported an error once. While a file `slow` is
- * there, every sync that it concerns takes SLOW_NS longer.
+ * there, every sync that it concerns takes SLOW_NS longer. While a file `clock` is there, the wall clock is ahead by as many seconds as it
+ * says.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -46,6 +48,28 @@ static void slowed(int fd) {
     char order[4096];
     struct timespec longer = {0, SLOW_NS};
     if (fits("slow", fd, order, sizeof order)) nanosleep(&longer, NULL);
+}
+
+static long long ahead_s(void) {
+    const char *orders = getenv("FAULT_ORDERS");
+    char order[4096], text[32];
+    if (orders == NULL) return 0;
+    snprintf(order, sizeof order, "%s/clock", orders);
+    int file = (int)syscall(SYS_openat, AT_FDCWD, order, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    long size = syscall(SYS_read, file, text, sizeof text - 1);
+    syscall(SYS_close, file);
+    if (size <= 0) return 0;
+    text[size] = 0;
+    return atoll(text);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (real == NULL) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(clock, now);
+    if (result == 0 && clock == CLOCK_REALTIME) now->tv_sec += ahead_s();
+    return result;
 }
 
 #define FAILS(what, fd) \

@@ -53,6 +53,12 @@ class BadDisks(FaultyCluster):
     def orders(self, node: str) -> Path:
         return self.directory.parent / f"orders-{node}"
 
+    def set_clock(self, node: str, ahead_s: int) -> None:
+        """The wall clock of a node is ahead by so many seconds from now on."""
+        waiting = self.orders(node) / ".clock"
+        waiting.write_text(str(ahead_s))
+        waiting.rename(self.orders(node) / "clock")
+
     def order(self, node: str, what: str, part: str) -> Path:
         """The next such call on a file whose path contains `part` fails; the order is there until then."""
         waiting = self.orders(node) / f".{what}"

@@ -63,6 +63,8 @@ class Recorder:
     signs_seen: list[str] = field(default_factory=list)
     gone_seen: list[str] = field(default_factory=list)
     links: list[tuple[str, bool]] = field(default_factory=list)
+    clocks: list[tuple[str, int | None, int]] = field(default_factory=list)
+    wall: int = 1
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     on_packets: Callable[[], None] = lambda: None
     execute_with: Callable[[peer_pb2.ForwardCall], Awaitable[Any]] | None = None
@@ -94,6 +96,13 @@ class Recorder:
 
     def link_changed(self, peer: str, up: bool) -> None:
         self.links.append((peer, up))
+        self.changed.set()
+
+    def wall_ns(self) -> int:
+        return self.wall
+
+    def heard_clock(self, peer: str, wall_ns: int | None, asked_ns: int) -> None:
+        self.clocks.append((peer, wall_ns, asked_ns))
         self.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -857,5 +866,32 @@ def test_a_packet_without_the_name_of_a_group_ends_the_stream(tmp_path: Path, he
             link.send_packet("g1", PeerPacket(b"behind"))
             await here.until(lambda: ("n2", False) in here.links)
             assert there.packets_seen == []
+
+    run(main())
+
+
+def test_the_clock_of_the_accepting_side_comes_with_the_greeting_and_when_it_is_asked_for(tmp_path: Path) -> None:
+    """It is known before the first packet leaves, and each answer repeats when it was asked."""
+
+    async def main() -> None:
+        async with pair(tmp_path, two=greeter(tmp_path, "n2", wall_ns=lambda: 77)) as (link, here, there, _, _):
+            await here.until(lambda: len(here.clocks) == 2)
+            (greeted, asked), there.wall = here.clocks, 78
+            assert (greeted[:2], asked[:2]) == (("n2", 77), ("n2", 1))
+            assert here.links == [("n2", True)] and greeted[2] <= asked[2]
+            link.ask_clock(5)
+            await here.until(lambda: len(here.clocks) == 3)
+            assert here.clocks[-1] == ("n2", 78, 5)
+
+    run(main())
+
+
+def test_a_program_that_does_not_tell_its_clock(tmp_path: Path) -> None:
+    """Its greeting says so."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (_, here, _, _, _):
+            await here.until(lambda: bool(here.clocks))
+            assert here.clocks[0][:2] == ("n2", None)
 
     run(main())

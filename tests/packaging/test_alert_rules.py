@@ -29,6 +29,7 @@ CASES: dict[str, tuple[tuple[str, str], str, str, str]] = {
     "LedgerMQDiskFillsUp": (('ledgermq_disk_level{instance="n1"}', "0x4 1x10 0x30"), "7m", "12m", "17m"),
     "LedgerMQWritesRefused": ((f"ledgermq_broker_group_writes_refused{{{G1}}}", "0x4 1x5 0x30"), "4m", "7m", "12m"),
     "LedgerMQSlowDisk": ((f'ledgermq_slow_syncs_total{{{G1},severity="alarm"}}', "0x4 1+1x15 16x30"), "7m", "17m", "30m"),
+    "LedgerMQClockOff": (('ledgermq_clock_state{instance="n1",state="off"}', "0x4 1x10 0x30"), "4m", "8m", "17m"),
     "LedgerMQStrangeDirectory": ((f'ledgermq_peer_packets_barred_total{{{G1},peer="n2"}}', "0x4 1+1x5 6x40"), "4m", "8m", "25m"),
     "LedgerMQConsumersBehind": (
         (f"rocketmq_consumer_queueing_latency_milliseconds{{{CONSUMER}}}", "0+60000x30 0x30"),
@@ -42,6 +43,7 @@ CASES: dict[str, tuple[tuple[str, str], str, str, str]] = {
 """Alert → its series minute by minute, and when it does not fire yet, fires, and has ended."""
 FURTHER = {
     "LedgerMQDamageFound": ((f"ledgermq_damaged_ranges_total{{{G1}}}", "0x4 2x200"), "4m", "7m", "90m"),
+    "LedgerMQClockOff": (('ledgermq_clock_state{instance="n1",state="divided"}', "0x4 1x10 0x30"), "4m", "8m", "17m"),
     "LedgerMQReplicasDiffer": ((f"ledgermq_disputed_log_files{{{G1}}}", "0x4 1x5 0x30"), "4m", "7m", "12m"),
     "LedgerMQDeadLetters": ((f"rocketmq_send_to_dlq_messages_total{{{CONSUMER}}}", "_x4 1x60"), "3m", "7m", "20m"),
 }

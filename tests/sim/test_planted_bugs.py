@@ -84,6 +84,7 @@ FOUND: dict[Bug, Found] = {
     Bug.LEVEL_NOT_RAISED: Found(1, ("upgrade", "upgrade", "kill", "join")),
     Bug.DIGEST_AS_ROOT: Found(1, ("seal", "seal", "kill", "power-cut"), SMALL),
     Bug.READS_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), HA, 1500),
+    Bug.OWN_CLOCK_FOLLOWED: Found(2, ("clock-jump", "clock-jump", "kill", "isolate")),
 }
 BUGS = list(FOUND)
 

@@ -391,9 +391,9 @@ def test_definitions_are_stored_when_they_change(tiered: Any) -> None:
     directory.mkdir(exist_ok=True)
     (directory / "journal").write_bytes(b"one" + bytes(1 << 20))
     (directory / "half.tmp").write_bytes(b"unfinished")
-    one.tiering.keep_controller()
-    one.tiering.keep_controller()
+    one.tiering.keep_controller(1_700_000_000_000)
+    one.tiering.keep_controller(1_700_000_000_000)
     assert one.store.requests["put"] == 1 and len(one.store.objects["controller/n1.json"]) < 10_000
     (directory / "journal").write_bytes(b"two")
-    one.tiering.keep_controller()
+    one.tiering.keep_controller(1_700_000_000_000)
     assert len(one.store.versions["controller/n1.json"]) == 2

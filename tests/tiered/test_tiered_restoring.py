@@ -44,7 +44,7 @@ class Lost:
         controller = Path(one.stage.config.data) / "controller"
         controller.mkdir(exist_ok=True)
         (controller / "journal").write_bytes(b"definitions")
-        one.tiering.keep_controller()
+        one.tiering.keep_controller(1_700_000_000_000)
         self.end_index = one.stage.driver.group.store.log.end_index
         self.verified_pos = one.state.verified_pos
         self.files = {base: DISK.read_file(one.path(base)) for base in range(one.begin, self.verified_pos, SIZE)}

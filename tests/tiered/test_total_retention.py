@@ -63,7 +63,7 @@ def keep_definitions(one: TieredStage) -> None:
     controller = Path(one.stage.config.data) / "controller"
     controller.mkdir(exist_ok=True)
     (controller / "journal").write_bytes(b"definitions")
-    one.tiering.keep_controller()
+    one.tiering.keep_controller(1_700_000_000_000)
 
 
 class Kept:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import OBSERVER
 from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.replica.consensus.cluster_clock import ClockStanding
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.replica.maintenance.tiering import Tiering
@@ -46,6 +47,8 @@ class Overview:
 
     storage: Retainer | None = None
     """Knows the disk usage of log files and what keeps each file from being trimmed; without it neither is reported."""
+    clock: Callable[[], ClockStanding] | None = None
+    """What this node knows of its wall clock; without it that is not reported."""
     digest_exchange: DigestExchange | None = None
     tiering: Tiering | None = None
     """Knows which sealed files differ between replicas; without it they are not reported."""
@@ -86,6 +89,9 @@ class Overview:
             disk_used_bytes=used,
             disk_free_bytes=free,
         )
+        if self.clock is not None:
+            standing = self.clock()
+            node.clock, node.clock_offset_ms = standing.state.value, standing.offset_ms
         reply = peer_pb2.NodeStatusReply(node=node)
         async with asyncio.timeout(ENGINE_ANSWERS_WITHIN_S):
             statuses = await asyncio.gather(*(self._engine.status(group) for group in self._engine.groups))

@@ -9,7 +9,6 @@ its topic recognises duplicates.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -95,7 +94,7 @@ class Sender:
         return [response, durability.value.encode(), *([] if queue is None else [str(queue).encode()])]
 
     async def _check(self, request: pb.SendMessageRequest, caller: Caller) -> tuple[str, Topic]:
-        stored = check_send(request, caller, self._config.limits, time.time_ns() // 1_000_000)
+        stored = check_send(request, caller, self._config.limits, self._config.now_ms())
         topic = self._topics.known(stored) or await self._topics.find(stored)
         check_kinds(request, topic.kind)
         if not topic.permission.writable:

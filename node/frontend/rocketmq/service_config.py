@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import secrets
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ledgermq.node.runtime.config_sections import Delivery, Limits
@@ -26,6 +28,8 @@ class ServiceConfig:
     limits: Limits = field(default_factory=Limits)
     namespaces: bool = True
     """Whether namespaces distinguish topics and groups."""
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    """The time that this node goes by (`node/replica/consensus/cluster_clock.py`)."""
     boot: str = field(default_factory=lambda: secrets.token_hex(4))
     """A different value in every process."""
 

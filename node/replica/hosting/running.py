@@ -104,7 +104,9 @@ class OpenReplica:
         self.replicator = group.replicator
         file_bytes = store.identity.data_file_bytes
         self.files = FileBook(store.log, machine, file_bytes)
-        self.catch_up = CatchUp(self.files.pos_after, lambda index: max(0, time.time_ns() // MS - self.files.store_ms(index)))
+        self._now_ms = 0
+        """Cluster time as of the last turn."""
+        self.catch_up = CatchUp(self.files.pos_after, lambda index: max(0, self._now_ms - self.files.store_ms(index)))
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
         self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
@@ -156,6 +158,7 @@ class OpenReplica:
             raise self._fenced
         if self._damage is not None:
             raise self._damage
+        self._now_ms = now_ms
         output = self.group.turn(now_ns, now_ms, calls, packets, synced)
         if self._keeping is not None and self._keeping.done():
             # A failed sync raises here, before anything of this turn is acknowledged (invariant I9).

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from ledgermq.node.replica.background.file_carrier import Duty, FileCarrier, OtherHistory, Stopped
@@ -462,7 +463,7 @@ class Tiering:
         said = ""
         while True:
             try:
-                await self._on_thread(self.keep_controller)
+                await self._on_thread(partial(self.keep_controller, self._now_ms()))
                 said = ""
             except (StoreFailure, OSError) as error:
                 if str(error) != said:
@@ -472,7 +473,7 @@ class Tiering:
                 log.exception("definitions not stored in the object store")
             await asyncio.sleep(CONTROLLER_EVERY_S)
 
-    def keep_controller(self) -> None:
+    def keep_controller(self, now_ms: int) -> None:
         """Store the controller's files of this node if they changed. Any thread. Raises StoreFailure, OSError."""
         directory, node = controller_directory(self._config), self._config.node
         files = read_files(self._disk, directory)
@@ -481,7 +482,7 @@ class Tiering:
             return
         found = fingerprint(files)
         if found != self._controller_sent:
-            self._store.put(controller_key(node), pack(ControllerFiles(self._config.cluster_id, node, self._now_ms(), files)))
+            self._store.put(controller_key(node), pack(ControllerFiles(self._config.cluster_id, node, now_ms, files)))
             self._controller_sent = found
 
 

@@ -13,7 +13,7 @@ accepted, the group's packets from there are not, and both sides know the reason
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ledgermq.node.replica.consensus.replica_wire import WIRE_VERSION
@@ -51,6 +51,8 @@ class Greeter:
     format_max: int = FORMAT_MAX
     wire_version: int = WIRE_VERSION
     level_max: int = LEVEL_MAX
+    wall_ns: Callable[[], int] | None = None
+    """The wall clock that replies tell; None: they tell none."""
 
     def hello(self, challenge: bytes, nonce: bytes) -> peer_pb2.Hello:
         """The opening side's answer to a challenge."""
@@ -65,6 +67,8 @@ class Greeter:
         message = peer_pb2.HelloReply(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, version=self.version)
         message.format_max, message.wire_version, message.level_max = self.format_max, self.wire_version, self.level_max
         message.groups.extend(self._groups(hello.node))
+        if self.wall_ns is not None:
+            message.wall_ns = self.wall_ns()
         message.mac = _mac(self.secret, _REPLY, hello.nonce, message)
         return message
 

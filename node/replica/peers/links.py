@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
@@ -137,6 +138,10 @@ class Link:
         finally:
             self._statuses.pop(sequence, None)
 
+    def ask_clock(self, now_ns: int) -> None:
+        """Ask for the peer's wall clock; the answer goes to the handler. `now_ns`: the steady clock."""
+        self.post(peer_pb2.PeerMessage(clock_request=peer_pb2.ClockRequest(asked_ns=now_ns)))
+
     async def _keep_open(self) -> None:
         while True:
             pause = RECONNECT_S[min(self._failures, len(RECONNECT_S) - 1)]
@@ -195,12 +200,14 @@ class Link:
 
     async def _greet(self, stream: PeerStream) -> None:
         challenge = await stream.hear("challenge")
-        nonce = secrets.token_bytes(NONCE_BYTES)
+        nonce, asked_ns = secrets.token_bytes(NONCE_BYTES), time.monotonic_ns()
         stream.say(peer_pb2.PeerMessage(hello=self._greeter.hello(challenge.nonce, nonce)))
         reply = await stream.hear("hello_reply")
         if reply.HasField("refusal"):
             raise Refused(reply.refusal_reason or "refused", f"node {self.peer} refuses this node: {reply.refusal[:500]}")
         await asyncio.to_thread(self._greeter.check_reply, nonce, reply, self.peer)
+        # Before the first packet: a node that is elected knows the clocks of those who voted for it.
+        self._handler.heard_clock(self.peer, reply.wall_ns if reply.HasField("wall_ns") else None, asked_ns)
 
     def _hear(self, frames: list[Frame]) -> None:
         for head, _ in frames:
@@ -216,12 +223,16 @@ class Link:
             waiting = self._statuses.get(message.node_status_reply.sequence)
             if waiting is not None and not waiting.done():
                 waiting.set_result(message.node_status_reply)
+        elif kind == "clock_reply":
+            self._handler.heard_clock(self.peer, message.clock_reply.wall_ns, message.clock_reply.asked_ns)
 
     def _set_up(self, stream: PeerStream) -> None:
         self._outbox = stream.open(self.peer, self._limit_bytes, self._hear, dialled=True)
         self.up = True
         self.refusal, self.removed = None, False
         self._failures = 0
+        # The proof of the greeting may have waited for a disk, so its answer is not precise.
+        self.ask_clock(time.monotonic_ns())
         metrics.PEER_CONNECTS.labels(self.peer).inc()
         log.info("peer connected", peer=self.peer, address=self._address)
         self._handler.link_changed(self.peer, True)

@@ -222,6 +222,9 @@ class _Session:
             self._handler.signs(message.client_signs.client_id)
         elif kind == "client_gone":
             self._handler.gone(message.client_gone.client_id)
+        elif kind == "clock_request":
+            reply = peer_pb2.ClockReply(asked_ns=message.clock_request.asked_ns, wall_ns=self._handler.wall_ns())
+            self._outbox.put(peer_pb2.PeerMessage(clock_reply=reply), reply.ByteSize())
         elif kind == "node_status_request":
             task = asyncio.create_task(self._status(message.node_status_request))
             self._others.add(task)
