@@ -147,8 +147,10 @@ class World(Operated):
                 raise Violation("level", f"the upgrade is finished, and {', '.join(behind)} is at the former level")
             if same and self._all_count() and (not drains or self._all_acknowledged()):
                 # Polls of several clients may follow each other without a gap, for ever.
-                for client in (*self.clients, *self.fifo_consumers):
+                for client in self.clients:
                     client.wind_down(receives=False)
+                for consumer in self.fifo_consumers:
+                    consumer.wind_down(receives=False)
                 if self._waiting:
                     continue
                 self.coverage["drained"] += drains
