@@ -38,7 +38,7 @@ TIME_EPOCH_LEVEL = 3
 class Scribe:
     """Writes one entry at a time and applies it to a machine."""
 
-    def __init__(self, seed: int, steps: int) -> None:
+    def __init__(self, seed: int, steps: int, level: int = 1) -> None:
         self.rng = Random(seed)
         self.log = MemoryLog()
         self.machine = Machine(MemoryQueues(), self.log.record, self.log.index_at)
@@ -61,6 +61,8 @@ class Scribe:
         ]
         for _ in range(2):
             self.record(control.TermStart(TERM, "n1"))
+        for raised in range(2, level + 1):
+            self.record(control.LevelRecord(raised))
         for _ in range(steps):
             self.rng.choice(self.kinds)()
             if self.rng.random() < 0.1:
