@@ -1,8 +1,8 @@
 """Time epochs: how the store times of a log compare after the clocks of all nodes were wrong together (docs/format.md §11, Time epochs).
 
 Store times never fall along the log, except at a `time-epoch` record, with which an epoch begins. An entry of a former epoch *counts* as
-stored at its store time, or at the begin of a later epoch if that is earlier. Invariant: counted times never fall along the log. So whatever
-compares or searches store times of a log goes by counted ones; without an epoch they are the store times.
+stored at its store time, or at the begin of a later epoch if that is earlier. Invariant: counted times never fall along the log. So
+whatever compares or searches store times of a log goes by counted ones; without an epoch they are the store times.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ RULES = _table(
     record.structure     | wrong-derived | body, topic and properties fill the record exactly
     record.topic         | wrong-derived | the topic is not empty and is UTF-8; the queue id is not negative
     record.properties    | wrong-derived | properties are name 01 value 02, repeated
-    record.store-time    | reordered     | store times never fall along the log
+    record.store-time    | reordered     | store times never fall along the log, but where a time epoch begins
     record.queue-offset  | missing       | queue offsets are dense from 0 in log order
     record.queue-repeat  | extra         | no queue offset occurs twice
     record.control       | wrong-derived | a control record is a JSON object with what belongs to its kind

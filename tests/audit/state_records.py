@@ -78,7 +78,8 @@ class Scribe:
         offset = self.machine.end(draft.stored_topic, draft.queue)
         batch = encode_entries([draft])
         place = {"first_index": first, "term": TERM, "pos": self.log.end_pos, "prev_chain": self.log.chain}
-        seal(batch, queue_offsets=np.array([offset]), store_ms=EPOCH_MS + self.ahead_ms + first, store_host=host_bytes("127.0.0.1", 1), **place)
+        store_ms = EPOCH_MS + self.ahead_ms + first
+        seal(batch, queue_offsets=np.array([offset]), store_ms=store_ms, store_host=host_bytes("127.0.0.1", 1), **place)
         self.log.append(make_range(batch, 0, 1, **place))
         self.machine.apply(self.log.ranges[-1])
         return first
@@ -208,7 +209,9 @@ class Scribe:
 
     def fire_ms(self) -> int:
         """A time above the watermark, in this minute or one of the next."""
-        return max(FIRST_MS, self.machine.timers.firing.watermark.fire_ms, self.machine.timers.watermark.fire_ms) + 1 + self.rng.choice([0, 7, 7, SLOT_MS, 3 * SLOT_MS])
+        timers = self.machine.timers
+        passed = max(FIRST_MS, timers.firing.watermark.fire_ms, timers.watermark.fire_ms)
+        return passed + 1 + self.rng.choice([0, 7, 7, SLOT_MS, 3 * SLOT_MS])
 
     def delayed(self) -> None:
         fire_ms = self.fire_ms()

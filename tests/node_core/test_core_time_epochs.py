@@ -1,4 +1,4 @@
-"""A time epoch begins after all clocks were wrong together: what was done stays done, and what waits comes at its time by the right clock."""
+"""A time epoch begins after all clocks were wrong together: what was done stays done, and what waits comes when a right clock is there."""
 
 from __future__ import annotations
 

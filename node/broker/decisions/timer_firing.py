@@ -5,8 +5,8 @@ stored above the watermark and within its reach. No message fires before the lea
 the log but not in its slot yet, because the watermark would then skip that one for ever. Each turn fires a bounded batch, so that calls and
 heartbeats do not wait. The log may refuse the plan of a turn; `keep` and `rollback` follow the plan.
 
-While there is a former wheel (a time epoch began, `timers.py`), only its messages fire, and all of them, whatever the clock says: those that
-are not due are stored again in the present wheel, above its watermark. A record then ends the former wheel.
+While there is a former wheel (a time epoch began, `timers.py`), only its messages fire, and all of them, whatever the clock says: those
+that are not due are stored again in the present wheel, above its watermark. A record then ends the former wheel.
 """
 
 from __future__ import annotations

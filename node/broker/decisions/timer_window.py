@@ -22,8 +22,8 @@ _OFFSET_MASK = (1 << 40) - 1
 
 
 class Window:
-    """Rows of one epoch with keys above `after`, in key order. `at` is the first row not taken yet. `end`: where the slot ends for it; None:
-    at the end of the queue."""
+    """Rows of one epoch with keys above `after`, in key order. `at` is the first row not taken yet. `end`: where the slot ends for it;
+    None: at the end of the queue."""
 
     def __init__(self, units: Messages, epoch: int, first: int, after: int, end: int | None = None) -> None:
         self.epoch = epoch

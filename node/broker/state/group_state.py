@@ -238,7 +238,7 @@ class State:
         fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), call.max_bytes, side="right"))) if count else 0
         rows = zip(positions[:fits].tolist(), sizes[:fits].tolist(), strict=True)
         records = tuple([self.record(position, size) for position, size in rows])
-        return Peeked(records, first + len(records), end, begin)
+        return Peeked(records, first + len(records), end, begin, self.time_epochs)
 
     def stored_ms(self, topic: str, queue: int, offset: int) -> int:
         """When an existing message counts as stored."""
