@@ -820,6 +820,7 @@ class Group:
             in_effect=members.nodes,
             level=self.machine.level,
             ha=self._ha_view() if members.rule is Rule.IN_SYNC else None,
+            store_ms=self.machine.store_ms,
             undecided=len(self.machine.transactions.halves),
         )
 
@@ -837,6 +838,7 @@ class Group:
             "visible_again": self.leader.clock.ready_count,
             **self._tier_statistics(),
             "transactions_undecided": len(self.machine.transactions.halves),
+            "store_ms": self.machine.store_ms,
             "time_epochs": len(self.machine.time_epochs.begins),
             "timers_pending": self.machine.timers.pending,
             **{f"timers_{name}": count for name, count in self.machine.timers.counts.items()},
