@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 EPOCHS_MAX: Final = 64
 """The oldest epochs are forgotten beyond this number. What is before a forgotten one counts as stored at the begin of the next at the
@@ -20,7 +21,8 @@ AHEAD_MS: Final = 60_000
 """An epoch begins only if store times are ahead of the clock by more than this. What is less is over in a minute by itself."""
 
 
-class TimeEpoch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TimeEpoch:
     """The index and the position of the entry with which an epoch begins, and its store time."""
 
     index: int
@@ -54,7 +56,7 @@ class TimeEpochs:
 
     def export(self) -> list[list[int]]:
         """As JSON values (format §11)."""
-        return [list(epoch) for epoch in self.begins]
+        return [[epoch.index, epoch.pos, epoch.ms] for epoch in self.begins]
 
     @classmethod
     def restored(cls, exported: Iterable[Any]) -> TimeEpochs:

@@ -26,7 +26,7 @@ from ledgermq.proto.control import RecallRecord, TimersRecord
 from ledgermq.proto.layout import Columns
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, TIMER_FIRST, parse
-from ledgermq.proto.types import I64
+from ledgermq.proto.types import I32, I64
 
 SLOT_MS = 60_000
 SLOTS = 4096
@@ -116,7 +116,7 @@ class Wheel:
         waiting = self._positions[self._epochs >= self.watermark.epoch]
         return int(waiting.min()) if len(waiting) else NEVER
 
-    def take(self, slots: I64, epochs: I64, offsets: I64, positions: I64) -> None:
+    def take(self, slots: I32, epochs: I64, offsets: I64, positions: I64) -> None:
         """Messages that arrived in slots, in the order of the log."""
         fresh = np.flatnonzero(epochs > self._epochs[slots])
         # The first row of each epoch counts. If a slot has two epochs, the later one comes last and is assigned last.
