@@ -345,9 +345,7 @@ class TierReader:
 
     # -- keys
 
-    def each_by_key(
-        self, topic: str, key: str, begin_ms: int, end_ms: int, below: int, epochs: TimeEpochs = NO_EPOCHS
-    ) -> Iterator[Found]:
+    def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, below: int, epochs: TimeEpochs = NO_EPOCHS) -> Iterator[Found]:
         """Messages of a topic before the position `below` with this key, or this message id, that count as stored in begin … end, newest
         first. Raises StoreFailure, WrongObject, OSError."""
         linked = self._linked

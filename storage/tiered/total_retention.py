@@ -30,9 +30,7 @@ class TotalLimits:
     max_bytes: int = 0
 
 
-def due(
-    files: Sequence[FileManifest], limits: TotalLimits, now_ms: int, keep_from: int, epochs: TimeEpochs = NO_EPOCHS
-) -> Begin | None:
+def due(files: Sequence[FileManifest], limits: TotalLimits, now_ms: int, keep_from: int, epochs: TimeEpochs = NO_EPOCHS) -> Begin | None:
     """Where the log shall begin in the store; None if nothing is due. `files`: all that are stored, oldest first. Nothing at `keep_from` or
     behind it goes, and never the last file. The age of a file is that of its last entry, by the time at which that counts as stored."""
     size = sum(file.size for file in files)
