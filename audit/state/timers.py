@@ -120,9 +120,9 @@ class Timers(Part):
         self._touched |= dict.fromkeys(("watermark", "recalled", "slots", "former", "ahead"), entry.index)
 
     def _put_recalled(self, recalled: Mapping[tuple[int, Mark], int]) -> None:
-        """Recalled messages by the minute in which they are due, which depends on `ahead`."""
+        """Recalled messages by the minute in which they are due, which depends on `ahead`. The last one of a place in a minute counts."""
         self._wheel.recalled = {
-            (_due_ms(self._wheel, place, deliver_ms) // MINUTE_MS, place): deliver_ms for (_, place), deliver_ms in recalled.items()
+            (_due_ms(self._wheel, place, deliver_ms) // MINUTE_MS, place): deliver_ms for (_, place), deliver_ms in sorted(recalled.items())
         }
 
     def _recall(self, deliver_ms: int, place: Mark, index: int) -> None:

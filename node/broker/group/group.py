@@ -486,15 +486,13 @@ class Group:
         """Plan all waiting work and append it; True if something was appended."""
         if not self.leader.has_work():
             return False
-        accepting = self.replicator.accepting
-        if turn.full or turn.stalled or not accepting:
+        # What is decided by time or by the timers' watermark is decided by those of the new epoch.
+        accepting, turning = self.replicator.accepting, self._time_epoch_index > self.machine.applied_index
+        if turn.full or turn.stalled or turning or not accepting:
             # Due timers must not trigger one turn after another while nothing can be appended.
             self.leader.timer_firing.hold(turn.now_ns)
-        if turn.full or not accepting:
+        if turn.full or turning or not accepting:
             # In the last moments of a handover calls wait: for the next leader, or for this one if it keeps leadership.
-            return False
-        if self._time_epoch_index > self.machine.applied_index:
-            # What is decided by time or by the timers' watermark is decided by those of the new epoch.
             return False
         if turn.stalled:
             # Entries appended now could not be applied, so their callers would wait in vain.

@@ -318,11 +318,13 @@ class Timers:
                 self.recalled_count -= len(self._recalled.pop(epoch))
 
     def _sort_recalled(self) -> None:
-        """Put recalled messages where their due times belong, which depend on `ahead`."""
+        """Put recalled messages where their due times belong, which depend on `ahead`. Of one place with two times in one minute the one
+        remains that was due later."""
         recalled, self._recalled = self._recalled, {}
-        for known in recalled.values():
+        for _, known in sorted(recalled.items()):
             for place, deliver_ms in known.items():
                 self._recalled.setdefault(epoch_of(self.due_ms(place, deliver_ms)), {})[place] = deliver_ms
+        self.recalled_count = sum(map(len, self._recalled.values()))
 
     # Snapshot
 
