@@ -44,6 +44,12 @@ class TimeEpochs:
     def __bool__(self) -> bool:
         return bool(self.begins)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TimeEpochs) and self.begins == other.begins
+
+    def __hash__(self) -> int:
+        return hash(self.begins)
+
     def counted(self, store_ms: int, pos: int) -> int:
         """When an entry counts as stored. `pos`: any position inside of it."""
         if not self._places or pos >= self._places[-1]:
