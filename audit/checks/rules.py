@@ -178,6 +178,7 @@ RULES = _table(
     state.lapsed         | wrong-derived | the snapshot's lapsed leases are those that ended other than by their acknowledgement
     state.lite           | wrong-derived | the snapshot's sets of lite topics are those that clients read from
     state.transactions   | wrong-derived | the snapshot's half messages and their ends are those of the log
+    state.time_epochs    | wrong-derived | the snapshot's time epochs are those that the log records
     state.timers         | wrong-derived | the snapshot's delayed messages are where the log leaves them
     state.ids            | wrong-derived | the snapshot's message ids are those stored within the windows of their topics
     state.producers      | wrong-derived | the snapshot's native producers are where the log leaves them
