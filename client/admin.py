@@ -96,6 +96,13 @@ class Operations:
                 raise Refused(Code.PRECONDITION_FAILED, what, "wait until it has caught up, or allow more time")
 
     @operation
+    def begin_time_epoch(self, broker_group: str) -> Talk[results.TimeEpoch]:
+        """Let the store times of a broker group go on from its leader's clock, after the clocks of all nodes were ahead. Refused if they
+        are not ahead by more than a minute."""
+        request = pb.BeginTimeEpochRequest(broker_group=broker_group)
+        return read(results.TimeEpoch, (yield from self._ask("BeginTimeEpoch", request, pb.BeginTimeEpochResponse)))
+
+    @operation
     def why_leader_moved(self, broker_group: str, *, last: int = 10) -> Talk[results.Explanation]:
         """Why leadership of a broker group changed, as far as the nodes recorded it; the newest change last."""
         request = pb.LeadershipHistoryRequest(broker_group=broker_group, last=last)

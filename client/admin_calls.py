@@ -161,6 +161,11 @@ class AdminCalls:
     def why_kept(self, request: pb.WhyKeptRequest) -> pb.WhyKeptResponse:
         return self._ask("WhyKept", request, pb.WhyKeptResponse)
 
+    def begin_time_epoch(self, broker_group: str) -> pb.BeginTimeEpochResponse:
+        """Begin a time epoch in a broker group."""
+        request = pb.BeginTimeEpochRequest(broker_group=broker_group)
+        return self._ask("BeginTimeEpoch", request, pb.BeginTimeEpochResponse)
+
     def transfer_leadership(self, broker_group: str, to: str) -> pb.TransferLeadershipResponse:
         """One step of a transfer; a repeated call joins the transfer that is under way."""
         request = pb.TransferLeadershipRequest(broker_group=broker_group, to=to)

@@ -76,7 +76,8 @@ def check(
       ledgermq check --context prod --timeout 5s --json
 
     Critical: a broker group without a leader or with differing replicas, an HA group that is short of members, a full disk, no answer at
-    all. A warning: a node that is down, a replica that does not run, a clock on which no majority of the nodes agrees.
+    all. A warning: a node that is down, a replica that does not run, a clock on which no majority of the nodes agrees, a store time that is
+    ahead of the clock.
 
     Exit status: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (wrong usage, no permission, or a number that nobody knows).
     """

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import units
-from ledgermq.proto.levels import LACKS, LEVEL_MAX
+from ledgermq.proto.levels import LACKS, LEVEL_MAX, TIME_EPOCH_LEVEL
 
 
 class Severity(IntEnum):
@@ -94,6 +94,9 @@ def _of_group(group: pb.BrokerGroupInfo) -> Iterator[Finding]:
         yield Finding(Severity.CRITICAL, f"the replicas of {group.group} differ, and no majority agrees")
     if group.ha.HasField("short"):
         yield Finding(Severity.CRITICAL, group.ha.short)
+    if group.HasField("store_time_ahead_ms"):
+        ahead = f"{units.duration_words(group.store_time_ahead_ms)} ahead of its leader's clock"
+        yield Finding(Severity.WARNING, f"the newest store time of {group.group} is {ahead} ({_what_helps(group)})")
     for replica in group.replicas:
         place = f"{group.group} on {replica.node}"
         if replica.differing_files:
@@ -102,6 +105,13 @@ def _of_group(group: pb.BrokerGroupInfo) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, f"{place} has stopped: {replica.fenced}")
         elif replica.HasField("state") and replica.state != "running":
             yield Finding(Severity.WARNING, f"{place} is {replica.state}")
+
+
+def _what_helps(group: pb.BrokerGroupInfo) -> str:
+    """Against a store time that is ahead."""
+    command = f"if that clock is right: ledgermq begin-time-epoch {group.group}"
+    needs = f"which needs feature level {TIME_EPOCH_LEVEL}: ledgermq upgrade finish"
+    return command if group.level >= TIME_EPOCH_LEVEL else f"{command}, {needs}"
 
 
 def of_consumer_group(name: str, lag: pb.GroupLagResponse, messages: Limit, age_ms: Limit, *, exact: bool = False) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""The commands about the leader of a broker group: transfer and why-leader-moved.
+"""The commands about the leader of a broker group: transfer, why-leader-moved and begin-time-epoch.
 
 Only argument parsing, progress and exit statuses live here.
 """
@@ -11,9 +11,10 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.commands import Meter, cluster_command, json_option
+from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Refused
+from ledgermq.proto import units
 from ledgermq.proto.status import Code
 
 LAST_MAX = 64
@@ -49,6 +50,39 @@ def transfer(connection: Connection, group: str, to: str, as_json: bool) -> None
         render.print_json(group=group, leader=to)
     else:
         print(f"{to} leads {group}")
+
+
+@click.command("begin-time-epoch")
+@click.argument("group")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_command
+@json_option
+def begin_time_epoch(connection: Connection, group: str, yes: bool, as_json: bool) -> None:
+    """Let store times of GROUP go on from its leader's clock, after the clocks of all nodes were ahead.
+
+    Store times never fall, so retention by age, deduplication windows and delayed messages stand still until the clock reaches the newest
+    store time. Behind this command, what was stored before counts as stored now: it goes by age within the retention time, and delayed
+    messages that wait come at their time. What was delivered early stays delivered. Set the clocks right first.
+
+    
+    Examples:
+      ledgermq begin-time-epoch g1
+      ledgermq begin-time-epoch g1 --yes --json
+
+    Exit status: 0 begun; 3 the group has no leader; 4 refused, with the reason: store times are not ahead, or the feature level is too low.
+    """
+    admin = AdminCalls(connection)
+    found = next((one for one in admin.cluster_status().groups if one.group == group), None)
+    ahead = found is not None and found.HasField("store_time_ahead_ms")
+    if found is not None and ahead:
+        by = units.duration_words(found.store_time_ahead_ms)
+        confirmed(f"The newest store time of {group} is {by} ahead of its leader's clock. Begin a time epoch", yes)
+    answer = admin.begin_time_epoch(group)
+    if as_json:
+        render.print_json(group=group, before_ms=answer.before_ms, ms=answer.ms)
+    else:
+        before, began = render.moment(answer.before_ms), render.moment(answer.ms)
+        print(f"a time epoch of {group} began at {began}; the newest store time before was {before}")
 
 
 @click.command("why-leader-moved")

@@ -263,6 +263,16 @@ class BrokerGroup:
     ha: HaGroup | None
     level: int | None
     """The feature level, as the newest replica that answers has applied it."""
+    store_time_ahead_ms: int | None
+    """How far the newest store time is ahead of the leader's clock, if by more than a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEpoch:
+    """A time epoch that began: the newest store time before, and that with which it began."""
+
+    before: datetime = field(metadata=_of("before_ms"))
+    began: datetime = field(metadata=_of("ms"))
 
 
 @dataclass(frozen=True, slots=True)

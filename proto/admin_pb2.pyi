@@ -116,7 +116,7 @@ class DescribeNodeResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., native: _Optional[str] = ..., pid: _Optional[int] = ..., started_ms: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., open_files: _Optional[int] = ..., open_files_max: _Optional[int] = ..., client_connections: _Optional[int] = ..., telemetry_streams: _Optional[int] = ..., native_streams: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., connected_peers: _Optional[_Iterable[str]] = ..., configuration: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BrokerGroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files", "observers", "replication", "ha", "level")
+    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files", "observers", "replication", "ha", "level", "store_time_ahead_ms")
     class FilesKeptEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +137,7 @@ class BrokerGroupInfo(_message.Message):
     REPLICATION_FIELD_NUMBER: _ClassVar[int]
     HA_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIME_AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
     group: str
     leader: str
     term: int
@@ -150,7 +151,8 @@ class BrokerGroupInfo(_message.Message):
     replication: str
     ha: HaInfo
     level: int
-    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., disputed_files: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[str]] = ..., replication: _Optional[str] = ..., ha: _Optional[_Union[HaInfo, _Mapping]] = ..., level: _Optional[int] = ...) -> None: ...
+    store_time_ahead_ms: int
+    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., disputed_files: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[str]] = ..., replication: _Optional[str] = ..., ha: _Optional[_Union[HaInfo, _Mapping]] = ..., level: _Optional[int] = ..., store_time_ahead_ms: _Optional[int] = ...) -> None: ...
 
 class HaInfo(_message.Message):
     __slots__ = ("epoch", "in_sync", "min_in_sync", "ack", "transfer", "short", "generation", "incarnation", "last_store_ms")
@@ -1672,6 +1674,22 @@ class RebalanceStep(_message.Message):
     queues: int
     reason: str
     def __init__(self, kind: _Optional[str] = ..., broker_group: _Optional[str] = ..., from_node: _Optional[str] = ..., to_node: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., queues: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class BeginTimeEpochRequest(_message.Message):
+    __slots__ = ("broker_group",)
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    def __init__(self, broker_group: _Optional[str] = ...) -> None: ...
+
+class BeginTimeEpochResponse(_message.Message):
+    __slots__ = ("status", "before_ms", "ms")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
+    MS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    before_ms: int
+    ms: int
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., before_ms: _Optional[int] = ..., ms: _Optional[int] = ...) -> None: ...
 
 class FinishUpgradeRequest(_message.Message):
     __slots__ = ()

@@ -269,6 +269,11 @@ class AdminStub(object):
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeResponse.FromString,
                 _registered_method=True)
+        self.BeginTimeEpoch = channel.unary_unary(
+                '/ledgermq.v1.Admin/BeginTimeEpoch',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.BeginTimeEpochRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.BeginTimeEpochResponse.FromString,
+                _registered_method=True)
         self.GetCheckpoint = channel.unary_unary(
                 '/ledgermq.v1.Admin/GetCheckpoint',
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.GetCheckpointRequest.SerializeToString,
@@ -576,6 +581,12 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BeginTimeEpoch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetCheckpoint(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -837,6 +848,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.FinishUpgrade,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeResponse.SerializeToString,
+            ),
+            'BeginTimeEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginTimeEpoch,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.BeginTimeEpochRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.BeginTimeEpochResponse.SerializeToString,
             ),
             'GetCheckpoint': grpc.unary_unary_rpc_method_handler(
                     servicer.GetCheckpoint,
@@ -2128,6 +2144,33 @@ class Admin(object):
             '/ledgermq.v1.Admin/FinishUpgrade',
             ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginTimeEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/BeginTimeEpoch',
+            ledgermq_dot_proto_dot_admin__pb2.BeginTimeEpochRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.BeginTimeEpochResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -187,6 +187,26 @@ class LevelRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeEpochRecord:
+    """A time epoch begins with this entry: its store time may be lower than the one before (`time_epochs.py`)."""
+
+    TAG: ClassVar[str] = "time-epoch"
+    TOPIC: ClassVar[str] = RAFT_TOPIC
+
+    before_ms: int
+    """The store time of the entry before."""
+    user: str = ""
+    """Who asked for it; empty if calls are not signed."""
+
+    def encode(self) -> bytes:
+        return _body({"before": self.before_ms, **({"u": self.user} if self.user else {})})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> TimeEpochRecord:
+        return cls(int(fields["before"]), str(fields.get("u", "")))
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRecord:
     """Sets a topic's configuration in this broker group, or deletes the topic."""
 
@@ -657,6 +677,7 @@ ControlRecord = (
     | TermStart
     | ForcedRecord
     | LevelRecord
+    | TimeEpochRecord
     | TopicRecord
     | GroupRecord
     | ProducerRecord

@@ -28,6 +28,8 @@ CONTENT_LEVEL: Final = 3
 
 DIGEST_LEVEL: Final = 3
 """From this level on a native producer can have a digest of its messages (docs/decisions/2026-11-21-spark-writes.md)."""
+TIME_EPOCH_LEVEL: Final = 3
+"""From this level on a time epoch can begin (docs/decisions/2026-11-29-time-epochs.md)."""
 
 RECORDS: dict[tuple[str, int], int] = {
     ("membership", 1): 1,
@@ -56,6 +58,7 @@ RECORDS: dict[tuple[str, int], int] = {
     ("trim", 1): 1,
     ("trim", 2): 2,
     ("audit", 1): 1,
+    ("time-epoch", 1): TIME_EPOCH_LEVEL,
 }
 """(kind, version) of a control record → its level."""
 SNAPSHOTS: dict[int, int] = {2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 2, 8: 3}

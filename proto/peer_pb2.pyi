@@ -562,6 +562,12 @@ class FileDigest(_message.Message):
     tree_root: str
     def __init__(self, base: _Optional[int] = ..., sha256: _Optional[str] = ..., tree_root: _Optional[str] = ...) -> None: ...
 
+class GroupTimeEpoch(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...
+
 class GroupRaise(_message.Message):
     __slots__ = ("level", "user")
     LEVEL_FIELD_NUMBER: _ClassVar[int]

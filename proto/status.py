@@ -254,6 +254,7 @@ REFUSALS: dict[str, Code] = {
     "transfer-refused": Code.PRECONDITION_FAILED,
     "members-refused": Code.PRECONDITION_FAILED,
     "members-not-yet": Code.PRECONDITION_FAILED,
+    "time-epoch-refused": Code.PRECONDITION_FAILED,
     "unknown-producer": Code.NOT_FOUND,
     "stale-epoch": Code.PRECONDITION_FAILED,
     "sequence-gap": Code.PRECONDITION_FAILED,

@@ -30,7 +30,9 @@ STEP_NS = 20 * MS
 KNOWN: dict[str, Kind] = (
     faults_process.KINDS | faults_network.KINDS | faults_disk.KINDS | faults_media.KINDS | faults_group.KINDS | faults_ha.KINDS
 )
-_ALONE = frozenset({"kill-inside", "crash-loop", "full-disk", "late-answers", "cut-after-truncation", "clock-drift", "starved", "suspend"})
+_ALONE = frozenset(
+    {"kill-inside", "crash-loop", "full-disk", "late-answers", "cut-after-truncation", "clock-drift", "clocks-ahead", "starved", "suspend"}
+)
 BY_NAME = _ALONE | faults_group.KINDS.keys() | faults_media.KINDS.keys() | faults_ha.BY_NAME
 """Drawn only if they are named."""
 FAULTS: dict[str, Kind] = {name: kind for name, kind in KNOWN.items() if name not in BY_NAME | faults_ha.KINDS.keys()}

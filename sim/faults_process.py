@@ -17,7 +17,10 @@ from ledgermq.sim.world import World
 
 ACCESSES = 200
 RECOVERY_ACCESSES = 60
-HOUR_MS = 3_600_000
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
+EPOCH_ASKS, EPOCH_ASK_NS = 12, 400 * MS
+"""How often an operator asks for a time epoch: the first requests may raise the feature level, and leaders may change."""
 DRIFT_PPM = 50_000
 """The greatest drift of a clock; that of a crystal is a thousandth of it."""
 LOOK_NS = MS // 4
@@ -140,6 +143,20 @@ def clock_jump(world: World, event: FaultEvent) -> None:
         world.after(event.number("for_ns"), partial(_set_right, world, name))
 
 
+def clocks_ahead(world: World, event: FaultEvent) -> None:
+    """The wall clocks of all nodes are ahead together. They are set right, and an operator asks for a time epoch until one has begun."""
+    for station in world.stations.values():
+        station.wall_offset_ms = event.number("offset_ms")
+    world.after(event.number("for_ns"), partial(_set_all_right, world))
+
+
+def _set_all_right(world: World) -> None:
+    for name in world.stations:
+        _set_right(world, name)
+    for number in range(EPOCH_ASKS):
+        world.after(number * EPOCH_ASK_NS, world.begin_time_epoch)
+
+
 def clock_drift(world: World, event: FaultEvent) -> None:
     """A node's monotonic clock runs fast or slow for a while."""
     name = target(world, event)
@@ -237,6 +254,12 @@ KINDS: dict[str, Kind] = {
         "a wall clock is wrong by up to an hour, ahead or behind, and set right again",
         lasting(500, 4000, lambda c, n: {"node": some_node(c, n), "offset_ms": c.randrange(-HOUR_MS, HOUR_MS)}),
         clock_jump,
+    ),
+    "clocks-ahead": Kind(
+        (31,),
+        "the wall clocks of all nodes are ahead together, by minutes or by a year; they are set right, and a time epoch begins",
+        lasting(100, 3000, lambda c, n: {"offset_ms": c.randrange(2 * MINUTE_MS, 2 * HOUR_MS) if c.random() < 0.5 else YEAR_MS}),
+        clocks_ahead,
     ),
     "clock-drift": Kind((31,), "a monotonic clock runs up to 5 % fast or slow", lasting(1000, 8000, _drifts), clock_drift),
     "rolling-restart": Kind(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from ledgermq.node.broker.calls.member_calls import ChangeMembers, MembersKind, RaiseLevel
+from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, ChangeMembers, MembersKind, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Seal, Trim
 from ledgermq.node.replica.retention.retention_facts import consumed_queues
 from ledgermq.node.replica.retention.retention_rules import agreed
 from ledgermq.proto.control import LevelRecord, SealRecord
-from ledgermq.proto.levels import STORED_TRIM_LEVEL
+from ledgermq.proto.levels import STORED_TRIM_LEVEL, TIME_EPOCH_LEVEL
 from ledgermq.proto.types import GroupConfig, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.transfer import Cause
@@ -84,6 +84,18 @@ class Operated(Cluster):
         asked = frozenset(name for name in self.names if self.told_level(name) >= level)
         life.calls.append(RaiseLevel(self._token, LevelRecord(level), asked))
         self._turn_soon(station)
+
+    def begin_time_epoch(self) -> None:
+        """Ask the leader to begin a time epoch. A group below the level of such a record is first raised."""
+        for station, life in self._leader_lives():
+            if not life.group.leader.serving:
+                continue
+            if life.machine.level < TIME_EPOCH_LEVEL:
+                self._raise_level(station, life)
+                continue
+            self._token += 1
+            life.calls.append(BeginTimeEpoch(self._token, "operator"))
+            self._turn_soon(station)
 
     def late_group(self, seed: int) -> None:
         """A consumer group that is new reads every topic from the beginning."""

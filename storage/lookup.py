@@ -22,6 +22,7 @@ from ledgermq.proto.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, FLAG_AT, HEADER_
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.native_ids import NativeId, read_native_id, stretch_id
 from ledgermq.proto.properties import decode as decode_properties
+from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage.errors import Damaged
 from ledgermq.storage.log_reader import Entries
 
@@ -48,6 +49,24 @@ class Found:
     record: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which messages are looked for."""
+
+    topic: str
+    key: str
+    begin_ms: int
+    end_ms: int
+    epochs: TimeEpochs
+
+    def matches(self, found: Found) -> bool:
+        record = decode_record(found.record)
+        if record.topic != self.topic or not self.begin_ms <= self.epochs.counted(record.store_ms, found.physical_offset) <= self.end_ms:
+            return False
+        fields = decode_properties(record.properties)
+        return self.key == fields.message_id or self.key in fields.keys
+
+
 class Lookup:
     """Lookups of one broker group's committed messages, up to the reader's limits."""
 
@@ -65,20 +84,26 @@ class Lookup:
         Raises OSError, Damaged."""
         return list(islice(self.each_by_key(stored_topic, key, begin_ms, end_ms), max(0, limit)))
 
-    def each_by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX) -> Iterator[Found]:
-        """The same one by one, for callers that do not know how many they want: only the current message is in memory."""
+    def each_by_key(
+        self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, epochs: TimeEpochs = NO_EPOCHS
+    ) -> Iterator[Found]:
+        """The same one by one, for callers that do not know how many they want: only the current message is in memory. A message is in
+        begin … end if it counts as stored then. The index knows store times only, so with time epochs it is asked for all times."""
+        wanted = _Wanted(stored_topic, key, begin_ms, end_ms, epochs)
+        if epochs:
+            begin_ms, end_ms = 0, TIME_MAX
         names = pieces(key)
         if not names:
             return
         # Search for the longest word, which is usually the rarest.
         hash_ = key_hash(stored_topic, max(names, key=len))
-        found = (one for one in self._proposed(hash_, begin_ms, end_ms) if _matches(one, stored_topic, key, begin_ms, end_ms))
+        found = (one for one in self._proposed(hash_, begin_ms, end_ms) if wanted.matches(one))
         native = read_native_id(key)
         if native is None:
             yield from found
             return
         before = -1
-        counted = self._counted_off(native, stored_topic, key, begin_ms, end_ms)
+        counted = self._counted_off(native, wanted, end_ms)
         for one in merge(found, counted, key=lambda one: one.physical_offset, reverse=True):
             # The first message of a stretch is found both ways.
             if one.physical_offset != before:
@@ -100,16 +125,16 @@ class Lookup:
             if one is not None:
                 yield one
 
-    def _counted_off(self, wanted: NativeId, stored_topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[Found]:
+    def _counted_off(self, native: NativeId, wanted: _Wanted, end_ms: int) -> Iterator[Found]:
         """The native message with this id, counted from indexed messages of its stretch: the messages of one frame are consecutive."""
-        for one in chain(self._proposed(key_hash(stored_topic, stretch_id(key)), 0, end_ms), self._first()):
+        for one in chain(self._proposed(key_hash(wanted.topic, stretch_id(wanted.key)), 0, end_ms), self._first()):
             record = decode_record(one.record)
             first = read_native_id(decode_properties(record.properties).message_id or "") if _flag(one) else None
-            if first is None or first.sequence > wanted.sequence or first._replace(sequence=wanted.sequence) != wanted:
+            if first is None or first.sequence > native.sequence or first._replace(sequence=native.sequence) != native:
                 continue
-            ahead = wanted.sequence - first.sequence
+            ahead = native.sequence - first.sequence
             found = self._entry(one.index + ahead) if ahead else one
-            if found is not None and _flag(found) == _flag(one) + ahead and _matches(found, stored_topic, key, begin_ms, end_ms):
+            if found is not None and _flag(found) == _flag(one) + ahead and wanted.matches(found):
                 yield found
 
     def _first(self) -> Iterator[Found]:
@@ -152,11 +177,3 @@ class Lookup:
 
 def _flag(found: Found) -> int:
     return int.from_bytes(found.record[FLAG_AT : FLAG_AT + 4], "big")
-
-
-def _matches(found: Found, stored_topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
-    record = decode_record(found.record)
-    if record.topic != stored_topic or not begin_ms <= record.store_ms <= end_ms:
-        return False
-    fields = decode_properties(record.properties)
-    return key == fields.message_id or key in fields.keys

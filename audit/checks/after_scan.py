@@ -127,7 +127,7 @@ def _check_join(replica: Replica, before: LogReport, after: LogReport) -> None:
     if index > before.last_index and after.first_term < before.last_term:
         place, proof = (after.file, 16, 24), f"term {after.first_term} follows term {before.last_term}"
         replica.flaws.append(_at("entry.term-order", place, proof, index, unproven))
-    if index > before.last_index and after.first_store_ms < before.last_store_ms:
+    if index > before.last_index and after.first_store_ms < before.last_store_ms and index not in after.time_epochs:
         place, proof = (after.file, 104, 112), f"store time {after.first_store_ms} follows {before.last_store_ms}"
         replica.flaws.append(_at("record.store-time", place, proof, index, unproven))
     if after.base != before.base + replica.sizes[0]:
@@ -238,14 +238,14 @@ def _check_small_files(replica: Replica, last: LogReport | None) -> None:
     check_hard_term(replica, next(sound_terms, None))
     check_checkpoint_end(replica)
     _check_key_position(replica)
-    latest = last.last_store_ms if last else 0
+    latest = max((report.highest_store_ms for report in replica.filled), default=0)
     late = [stamp for stamp in replica.store_stamps if stamp < 0 or stamp > latest]
     if late and replica.clean and replica.point is None:
         # The last store time of a log that lost its end, or is unreadable there, is unknown.
         measures = [] if replica.lost_end is None else [replica.lost_end]
         if last is not None and (replica.last_index in last.damaged or last.ending == "tail"):
             measures.append((last.file, last.last_at, last.length))
-        place, proof = (replica.shown("checkpoint"), 0, 24), f"stamp {late[0]} is later than the log's last {latest}"
+        place, proof = (replica.shown("checkpoint"), 0, 24), f"stamp {late[0]} is later than the log's latest {latest}"
         replica.flaws.append(_at("checkpoint.store", place, proof, None, tuple(measures)))
 
 

@@ -97,6 +97,12 @@ class Replica:
     """Why its node could not be asked any more."""
 
     @property
+    def ordered_to(self) -> int:
+        """Up to this position store times are known never to fall: no time epoch begins before it."""
+        told = self.snapshot or {}
+        return 0 if "time_epochs" in told else int(told.get("applied_end_pos", 0))
+
+    @property
     def is_backup(self) -> bool:
         return self.name.endswith(SUFFIX)
 

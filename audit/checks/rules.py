@@ -105,7 +105,7 @@ RULES = _table(
     record.structure     | wrong-derived | body, topic and properties fill the record exactly
     record.topic         | wrong-derived | the topic is not empty and is UTF-8; the queue id is not negative
     record.properties    | wrong-derived | properties are name 01 value 02, repeated
-    record.store-time    | reordered     | store times never fall along the log
+    record.store-time    | reordered     | store times never fall along the log, but where a time epoch begins
     record.queue-offset  | missing       | queue offsets are dense from 0 in log order
     record.queue-repeat  | extra         | no queue offset occurs twice
     record.control       | wrong-derived | a control record is a JSON object with what belongs to its kind
@@ -178,6 +178,7 @@ RULES = _table(
     state.lapsed         | wrong-derived | the snapshot's lapsed leases are those that ended other than by their acknowledgement
     state.lite           | wrong-derived | the snapshot's sets of lite topics are those that clients read from
     state.transactions   | wrong-derived | the snapshot's half messages and their ends are those of the log
+    state.time_epochs    | wrong-derived | the snapshot's time epochs are those that the log records
     state.timers         | wrong-derived | the snapshot's delayed messages are where the log leaves them
     state.ids            | wrong-derived | the snapshot's message ids are those stored within the windows of their topics
     state.producers      | wrong-derived | the snapshot's native producers are where the log leaves them

@@ -48,10 +48,16 @@ TRIM_TAG = b"TAGS\x01trim\x02"
 SEAL_TAG = b"TAGS\x01seal\x02"
 DELIVERY_TOPIC = b"rmq_sys_ledgermq_delivery"
 RESET_CODE = tags_code(b"reset")
+TIME_EPOCH_CODE = tags_code(b"time-epoch")
 ELECTION_CODES = (tags_code(b"term-start"), tags_code(b"forced"))
-NOTED = ((STORAGE_TOPIC, None), (DELIVERY_TOPIC, RESET_CODE), *((RAFT_TOPIC, code) for code in ELECTION_CODES))
+NOTED = (
+    (STORAGE_TOPIC, None),
+    (DELIVERY_TOPIC, RESET_CODE),
+    (RAFT_TOPIC, TIME_EPOCH_CODE),
+    *((RAFT_TOPIC, code) for code in ELECTION_CODES),
+)
 """Topic and tags code of the records whose bodies are kept; membership records are besides."""
-_STORAGE, _RESET, _MEMBERSHIP = 0, 1, len(NOTED)
+_STORAGE, _RESET, _TIME_EPOCH, _MEMBERSHIP = 0, 1, 2, len(NOTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,9 @@ class LogReport:
     first_chain: int = 0
     first_store_ms: int = 0
     last_store_ms: int = 0
+    highest_store_ms: int = 0
+    time_epochs: list[int] = field(default_factory=list)
+    """The indexes of the records with which a time epoch begins."""
     last_chain: int = 0
     last_intact_index: int = -1
     last_at: int = 0
@@ -247,11 +256,14 @@ class Scan:
         self._term = report.last_term = report.last_sound_term = clean.last_term
         report.last_chain = clean.last_chain
         self._store_ms = report.last_store_ms = clean.last_store_ms
+        report.highest_store_ms = max(report.highest_store_ms, clean.last_store_ms)
         report.last_at = start + clean.last_at
         for note in clean.noted:
             index = clean.index + note.row
             if note.kind == _STORAGE:
                 self._note_storage_record(window, note.at, note.at + note.size, index)
+            elif note.kind == _TIME_EPOCH:
+                report.time_epochs.append(index)
             else:
                 kept = {_RESET: report.resets, _MEMBERSHIP: report.memberships}.get(note.kind, report.elections)
                 kept.append((index, _body(window, note.at)))
@@ -504,7 +516,7 @@ class Scan:
         return odd
 
     def _check_order(self, piece: Piece, columns: Columns) -> None:
-        """Terms and store times never decrease from one proven entry to the next."""
+        """Terms and store times never decrease from one proven entry to the next, but store times where a time epoch begins."""
         rows = np.flatnonzero(columns.proven)
         if not len(rows):
             return
@@ -513,12 +525,16 @@ class Scan:
         for at in np.flatnonzero(np.diff(terms, prepend=self._term) < 0).tolist():
             proof = f"term {int(terms[at])} follows term {int(terms[at - 1]) if at else self._term}"
             self._flaw(piece, int(rows[at]), int(columns.index[rows[at]]), "entry.term-order", 16, 24, proof, torn=False)
-        for at in np.flatnonzero(np.diff(times, prepend=self._store_ms) < 0).tolist():
+        raft = np.array([topic == RAFT_TOPIC for topic in columns.topics], np.bool_)
+        begins = columns.sound[rows] & raft[columns.topic_of[rows]] & (columns.tags_code[rows] == TIME_EPOCH_CODE)
+        report.time_epochs += columns.index[rows[begins]].tolist()
+        for at in np.flatnonzero((np.diff(times, prepend=self._store_ms) < 0) & ~begins).tolist():
             proof = f"store time {int(times[at])} follows {int(times[at - 1]) if at else self._store_ms}"
             self._flaw(piece, int(rows[at]), int(columns.index[rows[at]]), "record.store-time", RECORD + 56, RECORD + 64, proof, torn=False)
         self._term = report.last_sound_term = int(terms[-1])
         self._store_ms = int(times[-1])
         report.last_store_ms = self._store_ms
+        report.highest_store_ms = max(report.highest_store_ms, int(times.max()))
 
     def _note_memberships(self, piece: Piece, columns: Columns) -> None:
         for at in np.flatnonzero(columns.sound & (columns.channel == 1)).tolist():

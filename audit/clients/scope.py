@@ -98,7 +98,7 @@ def scope_of(result: GroupResult) -> tuple[Scope, list[Slice], int]:
         log_ids=tuple(_log_ids(result.replicas)),
         begin=begin,
         last=last,
-        last_store_ms=max((place.report.last_store_ms for place in chosen), default=0),
+        last_store_ms=next((ms for place in reversed(chosen) if (ms := place.report.last_store_ms)), 0),
         whole=ended and bool(result.voters) and not result.missing and not result.moved and result.compared is not None,
         unreadable=tuple(sorted({*unreadable, *holes})),
         lows=_lows(result, chosen),

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.objects import StoreAccess
+from ledgermq.audit.reading.ranges import ALL
 from ledgermq.audit.reading.stored_logs import NAME, StoredLog, find_logs
 from ledgermq.audit.spark.cluster_options import option
 from ledgermq.audit.spark.views.view import Share
@@ -50,25 +51,27 @@ class WholeLogs:
         groups = {one.group for one in present}
         self.replicas = [max((one for one in present if one.group == group), key=_reach) for group in sorted(groups)]
         logs = [(one, _log_of(found, one.group, one.log_id, access.place)) for one in self.replicas]
-        self._logs = [(log, one.begin.pos) for one, log in logs]
+        self._logs: list[tuple[StoredLog, int | None, bool]] = [(log, one.begin.pos, one.ordered_to > 0) for one, log in logs]
+        """The log, where it ends here, and whether store times are known never to fall before that."""
         if not replicas:
-            self._logs = [(_only(found, group), None) for group in sorted({log.group for log in found})]  # type: ignore[misc]
-        for log, end in self._logs:
+            self._logs = [(_only(found, group), None, False) for group in sorted({log.group for log in found})]
+        for log, end, _ in self._logs:
             _require_whole(log, log.end if end is None else end)
 
     def shares(self, wanted: Wanted) -> Iterator[Share]:
         """The tasks for the stored files before the replicas' logs that may hold wanted entries."""
-        for log, end in self._logs:
+        for log, end, ordered in self._logs:
             if wanted.has_replica(NAME, log.group):
-                yield from shares_of(log, end, wanted)
+                yield from shares_of(log, end, wanted, ordered=ordered)
 
 
-def shares_of(log: StoredLog, end: int | None, wanted: Wanted) -> Iterator[Share]:
-    """The tasks for the stored files before position `end` that may hold wanted entries."""
-    before_ms = 0
+def shares_of(log: StoredLog, end: int | None, wanted: Wanted, *, ordered: bool = False) -> Iterator[Share]:
+    """The tasks for the stored files before position `end` that may hold wanted entries. `ordered`: store times never fall before it.
+    Manifests do not show whether a time epoch begins in a file, so otherwise they choose no files by time."""
+    before_ms, ms = 0, wanted.span(MS) if ordered else ALL
     for file in log.files:
         spans = wanted.span(INDEX).meets(file.first, file.last), wanted.span(POS).meets(file.base, file.end - 1)
-        if (end is None or file.base < end) and all(spans) and wanted.span(MS).meets(before_ms, file.last_store_ms):
+        if (end is None or file.base < end) and all(spans) and ms.meets(before_ms, file.last_store_ms):
             yield Share(NAME, log.task(file))
         before_ms = file.last_store_ms
 

@@ -27,6 +27,7 @@ from ledgermq.audit.state.producers import Producers
 from ledgermq.audit.state.queues import Queues
 from ledgermq.audit.state.reader import BadRecord, Entry, Stretch, Unknown, Unreadable, read_stretches
 from ledgermq.audit.state.records import Groups, Level, Members, Offsets, Retained
+from ledgermq.audit.state.time_epochs import TimeEpochs
 from ledgermq.audit.state.timers import Timers
 from ledgermq.audit.state.topics import Topics
 from ledgermq.audit.state.transactions import Transactions
@@ -46,14 +47,14 @@ ENVELOPE = frozenset({"v", "log_id", *POINT})
 """Keys that are compared with the log together with the other small files."""
 KEYS = frozenset(
     {"store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "ids", "transactions", "lite", "lite_floors"}
-    | {"lapsed", "letters", "level", "offsets", "producers", "timers", "retained"}
+    | {"lapsed", "letters", "level", "offsets", "producers", "timers", "retained", "time_epochs"}
 )
 """Keys whose values are derived."""
 FLAWS_MAX = 50
 """Limit of flaws per value of a snapshot."""
 
 KINDS = {
-    "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start", "forced", "level"}),
+    "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start", "forced", "level", "time-epoch"}),
     "rmq_sys_ledgermq_config": frozenset({"topic", "group", "producer"}),
     "rmq_sys_ledgermq_delivery": frozenset(
         {"lease", "ack", "change", "reset", "letters", "transaction", "lite", "offset", "recall", "timers"},
@@ -61,7 +62,13 @@ KINDS = {
     "rmq_sys_ledgermq_storage": frozenset({"seal", "trim", "audit"}),
 }
 """Kinds of control records by topic (docs/format.md §11)."""
-RECORD_LEVELS: dict[tuple[str, int], int] = {("seal", 2): 2, ("trim", 2): 2, ("producer", 2): 3, ("membership", 4): 3}
+RECORD_LEVELS: dict[tuple[str, int], int] = {
+    ("seal", 2): 2,
+    ("trim", 2): 2,
+    ("membership", 4): 3,
+    ("producer", 2): 3,
+    ("time-epoch", 1): 3,
+}
 """(kind, version) of a control record → its feature level, for those above level 1."""
 
 
@@ -124,7 +131,8 @@ class State:
             Producers(),
             Retained(),
             Transactions(self.topics),
-            Timers(),
+            TimeEpochs(),
+            Timers(self.queues),
             Lite(self.topics, delivery),
             Letters(self.topics, delivery),
             delivery,

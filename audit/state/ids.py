@@ -86,7 +86,10 @@ class Ids(Part):
         self._count -= 1
 
     def apply(self, entry: Entry) -> None:
-        if entry.kind == "topic" and not entry.fields.get("dedup_ms"):
+        if entry.kind == "time-epoch":
+            for known in self._ids.values():
+                known.update({digest: (entry.store_ms, *place[1:]) for digest, place in known.items() if place[0] > entry.store_ms})
+        elif entry.kind == "topic" and not entry.fields.get("dedup_ms"):
             self._forget(self._topics.stored_of(entry))
 
     def topic_ended(self, topic: str, entry: Entry) -> None:

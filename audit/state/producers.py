@@ -84,6 +84,10 @@ class Producers(Part):
         self._producers[number] = known
 
     def apply(self, entry: Entry) -> None:
+        if entry.kind == "time-epoch":
+            for each in self._producers.values():
+                each.last_ms = min(each.last_ms, entry.store_ms)
+            return
         if entry.kind != "producer":
             return
         fields = entry.fields

@@ -40,7 +40,7 @@ TIMER_TOPIC = "rmq_sys_ledgermq_timer"
 HALF_TOPIC = "rmq_sys_ledgermq_half"
 WAITING_TOPICS = frozenset({TIMER_TOPIC, HALF_TOPIC})
 
-TURNING = frozenset({"topic", "producer", "trim", "lite", "level"})
+TURNING = frozenset({"topic", "producer", "trim", "lite", "level", "time-epoch"})
 """Kinds of control records that take effect exactly at their place: before their own message is in its queue, and between all others."""
 NO_FIELDS: dict[str, Any] = {}
 """The kind of an entry that is not a control record."""

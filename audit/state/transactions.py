@@ -65,6 +65,9 @@ class Transactions(Part):
                 if offset in self._halves:
                     self._halves[offset] = replace(self._halves[offset], checks=checks)
                     self._touched[offset] = entry.index
+        elif entry.kind == "time-epoch":
+            late = [offset for offset, half in self._halves.items() if half.store_ms > entry.store_ms]
+            self._halves.update({offset: replace(self._halves[offset], store_ms=entry.store_ms) for offset in late})
         elif entry.origin and entry.origin_text[0] == "tx":
             self._end(int(entry.origin_text[1]), "commit", entry.index)
 

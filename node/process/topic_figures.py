@@ -164,7 +164,8 @@ class _Step:
         def stored_ms(topic: str, queue: int, offset: int) -> int:
             place = self.group, topic, queue, offset
             found = self.known.get(place)
-            self.used[place] = machine.stored_ms(topic, queue, offset) if found is None else found
+            # Nothing counts as stored later than the last entry; a time epoch lowers what was read before it.
+            self.used[place] = machine.stored_ms(topic, queue, offset) if found is None else min(found, machine.store_ms)
             return self.used[place]
 
         return {pair: backlog(machine, leader.clock, keys, self.now_ms, stored_ms) for pair, keys in self.pairs.items()}

@@ -175,6 +175,10 @@ STATISTICS = {
         "counter", "tier_fetches_failed_total", "Fetches of messages from the object store for consumers that failed."
     ),
     "transactions_undecided": _statistic("gauge", "transactions_undecided", "Transactions that wait for a decision of their producer."),
+    "store_ms": _statistic(
+        "gauge", "newest_store_timestamp_seconds", "Store time of the last applied entry, in seconds since the Unix epoch.", scale=1e-3
+    ),
+    "time_epochs": _statistic("gauge", "time_epochs", "Time epochs that began in the log of this replica, as far as they are remembered."),
     "timers_pending": _statistic("gauge", "timers_pending", "Delayed messages that wait for their time."),
     "timers_stored": _statistic("counter", "timers_stored_total", "Delayed messages applied by this replica."),
     "timers_fired": _statistic("counter", "timers_fired_total", "Delayed messages that were stored in their topic at their time."),

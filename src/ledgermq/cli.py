@@ -69,6 +69,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "witness": ("ledgermq.client.proofs.witness_commands:witness", "Follow and cosign a cluster's checkpoints; report contradictions."),
     "why-kept": ("ledgermq.client.storage_commands:why_kept", "Explain why a log file is kept, or when it was removed."),
     "transfer": ("ledgermq.client.leadership_commands:transfer", "Transfer the leadership of a broker group."),
+    "begin-time-epoch": (
+        "ledgermq.client.leadership_commands:begin_time_epoch",
+        "Let store times go on from the clock, after all clocks were ahead.",
+    ),
     "elect": ("ledgermq.client.replication_commands:elect", "Make a node master of an HA group, if none can be elected automatically."),
     "replication": ("ledgermq.client.replication_commands:replication", "Change a broker group between Raft and HA replication."),
     "broker-group": ("ledgermq.client.broker_group_commands:broker_group", "Add broker groups to a running cluster, and list them."),
@@ -105,7 +109,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Cluster": (
         *("up", "serve", "config", "certificates", "status", "check", "console", "context", "user"),
         *("member", "upgrade", "broker-group", "move-replica", "rebalance"),
-        *("transfer", "elect", "replication", "promote-observer", "why-leader-moved"),
+        *("transfer", "elect", "replication", "promote-observer", "why-leader-moved", "begin-time-epoch"),
     ),
     "Data": ("audit", "repair", "backup", "restore", "import", "recover", "definitions", "sink", "jobs", "why-kept"),
     "Proof": ("prove", "verify-proof", "checkpoint", "witness"),

@@ -85,10 +85,6 @@ class IndexHead:
     def mark_indexes(self) -> list[int]:
         return [index for index, _, _ in self.marks]
 
-    @cached_property
-    def mark_times(self) -> list[int]:
-        return [store_ms for _, _, store_ms in self.marks]
-
 
 def head_key(where: str, file: FileManifest) -> str:
     return f"{where}/{file_name(file.base)}-{file.sha256}.index"

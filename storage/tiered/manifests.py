@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ledgermq.proto.time_epochs import TimeEpochs
 from ledgermq.proto.types import Identity
 from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin
@@ -67,6 +68,10 @@ class FileManifest:
     @property
     def next_base(self) -> int:
         return self.base + self.size
+
+    def counted_ms(self, epochs: TimeEpochs) -> int:
+        """When its last entry counts as stored."""
+        return epochs.counted(self.last_store_ms, self.end - 1)
 
     def follows(self, begin: Begin) -> bool:
         """Whether the file continues a log that ends where `begin` says."""

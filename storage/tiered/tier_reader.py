@@ -19,6 +19,7 @@ from typing import TypeVar
 import numpy as np
 
 from ledgermq.proto.layout import ENTRY_MAGIC, HEADER_BYTES, split_record
+from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.entry_reader import EntryReader, Piece
@@ -74,6 +75,8 @@ class LocalBegin:
 
     offset: int
     pos: int
+    time_epochs: TimeEpochs = NO_EPOCHS
+    """Those of the whole log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +219,14 @@ class TierReader:
                 raise self._parts.wrong_index(file, f"an entry of another topic as one of {topic}")
 
     def offset_at(self, topic: str, queue: int, low: int, local: LocalBegin, store_ms: int) -> int:
-        """The first offset from `low` on that was stored at `store_ms` or later; that of the local log if the store has none. Raises
+        """The first offset from `low` on that counts as stored at `store_ms` or later; that of the local log if the store has none. Raises
         StoreFailure, WrongObject, OSError."""
         return self._again_if_trimmed(lambda: self._offset_at(topic, queue, low, local, store_ms))
 
     def _offset_at(self, topic: str, queue: int, low: int, local: LocalBegin, store_ms: int) -> int:
-        linked = self._linked
+        linked, counted = self._linked, local.time_epochs.counted
         files = linked.files
-        number = bisect_left(files, store_ms, key=lambda file: file.last_store_ms)
+        number = bisect_left(files, store_ms, key=lambda file: file.counted_ms(local.time_epochs))
         if number == 0:
             self._require_whole(linked)
         for file in files[number:]:
@@ -234,12 +237,12 @@ class TierReader:
             if rows is None or rows.last < low:
                 continue
             # The marks of the chunks tell where the time lies in the file; within one chunk the entries themselves are asked.
-            mark = bisect_left(head.mark_times, store_ms)
+            mark = bisect_left(head.marks, store_ms, key=lambda mark: counted(mark[2], mark[1]))
             offsets = range(max(low, rows.first), min(local.offset, rows.last + 1))
             begin = bisect_left(offsets, head.marks[mark - 1][1] if mark else 0, key=lambda o: self._pos_of(file, rows, o))
             behind = head.marks[mark][1] if mark < len(head.marks) else file.end
             end = bisect_left(offsets, behind, key=lambda o: self._pos_of(file, rows, o))
-            found = bisect_left(offsets, store_ms, begin, end, key=lambda o: self._stored_ms(file, rows, o))
+            found = bisect_left(offsets, store_ms, begin, end, key=lambda o: counted(*self._stored(file, rows, o)))
             if found < len(offsets):
                 return offsets[found]
         self._require_reach(linked, local)
@@ -248,12 +251,13 @@ class TierReader:
     def _pos_of(self, file: FileManifest, rows: QueueRows, offset: int) -> int:
         return int(self._parts.rows(file, UNIT, rows.row + offset - rows.first, 1)["pos"][0])
 
-    def _stored_ms(self, file: FileManifest, rows: QueueRows, offset: int) -> int:
+    def _stored(self, file: FileManifest, rows: QueueRows, offset: int) -> tuple[int, int]:
+        """Store time and position of the message at an offset."""
         pos = self._pos_of(file, rows, offset)
         data = self.record_bytes(pos + _STORE_MS_AT, 8)
         if data is None or len(data) != 8:
             raise self._parts.wrong_index(file, f"an entry at {pos}")
-        return int.from_bytes(data, "big")
+        return int.from_bytes(data, "big"), pos
 
     def _require_reach(self, linked: _Linked, local: LocalBegin) -> None:
         files = linked.files
@@ -341,13 +345,13 @@ class TierReader:
 
     # -- keys
 
-    def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, below: int) -> Iterator[Found]:
-        """Messages of a topic before the position `below` with this key, or this message id, stored in begin … end, newest first. Raises
-        StoreFailure, WrongObject, OSError."""
+    def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, below: int, epochs: TimeEpochs = NO_EPOCHS) -> Iterator[Found]:
+        """Messages of a topic before the position `below` with this key, or this message id, that count as stored in begin … end, newest
+        first. Raises StoreFailure, WrongObject, OSError."""
         linked = self._linked
-        found = Lookup(self, _KeysBelow(self, below)).each_by_key(topic, key, begin_ms, end_ms)
+        found = Lookup(self, _KeysBelow(self, below)).each_by_key(topic, key, begin_ms, end_ms, epochs)
         yield from (one for one in found if one.physical_offset < below)
-        if not linked.files or linked.files[0].last_store_ms >= begin_ms:
+        if not linked.files or linked.files[0].counted_ms(epochs) >= begin_ms:
             self._require_whole(linked)
 
     def positions_with_hash(self, hash_: int, begin_ms: int, end_ms: int, below: int) -> Iterator[int]:

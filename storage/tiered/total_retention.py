@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.mapped_files import parse_name
@@ -29,13 +30,13 @@ class TotalLimits:
     max_bytes: int = 0
 
 
-def due(files: Sequence[FileManifest], limits: TotalLimits, now_ms: int, keep_from: int) -> Begin | None:
+def due(files: Sequence[FileManifest], limits: TotalLimits, now_ms: int, keep_from: int, epochs: TimeEpochs = NO_EPOCHS) -> Begin | None:
     """Where the log shall begin in the store; None if nothing is due. `files`: all that are stored, oldest first. Nothing at `keep_from` or
-    behind it goes, and never the last file."""
+    behind it goes, and never the last file. The age of a file is that of its last entry, by the time at which that counts as stored."""
     size = sum(file.size for file in files)
     found = None
     for file in files[:-1]:
-        old = limits.max_age_ms and now_ms - file.last_store_ms > limits.max_age_ms
+        old = limits.max_age_ms and now_ms - file.counted_ms(epochs) > limits.max_age_ms
         if file.next_base > keep_from or not (old or (limits.max_bytes and size > limits.max_bytes)):
             break
         size -= file.size

@@ -32,18 +32,21 @@ FIRST_MS = EPOCH_MS // SLOT_MS * SLOT_MS
 TERM = 1
 LEVEL_MAX = 4
 STORED_LEVEL = 2
+TIME_EPOCH_LEVEL = 3
 
 
 class Scribe:
     """Writes one entry at a time and applies it to a machine."""
 
-    def __init__(self, seed: int, steps: int) -> None:
+    def __init__(self, seed: int, steps: int, level: int = 1) -> None:
         self.rng = Random(seed)
         self.log = MemoryLog()
         self.machine = Machine(MemoryQueues(), self.log.record, self.log.index_at)
         self.machine.level_max = LEVEL_MAX
         self.snapshots: dict[int, dict[str, Any]] = {}
         self.recalls: list[control.RecallRecord] = []
+        self.ahead_ms = 0
+        """How far store times are ahead."""
         self.kinds: list[Callable[[], None]] = [
             *[self.message] * 6,
             *[self.lease] * 6,
@@ -54,9 +57,12 @@ class Scribe:
             *[self.timers, self.recall] * 2,
             *(self.dead_letter, self.letters, self.letters, self.reset, self.topic, self.group, self.commit, self.fired, self.trim),
             *[self.level, self.seal] * 2,
+            *[self.time_epoch, self.jump, self.producer] * 2,
         ]
         for _ in range(2):
             self.record(control.TermStart(TERM, "n1"))
+        for raised in range(2, level + 1):
+            self.record(control.LevelRecord(raised))
         for _ in range(steps):
             self.rng.choice(self.kinds)()
             if self.rng.random() < 0.1:
@@ -72,7 +78,8 @@ class Scribe:
         offset = self.machine.end(draft.stored_topic, draft.queue)
         batch = encode_entries([draft])
         place = {"first_index": first, "term": TERM, "pos": self.log.end_pos, "prev_chain": self.log.chain}
-        seal(batch, queue_offsets=np.array([offset]), store_ms=EPOCH_MS + first, store_host=host_bytes("127.0.0.1", 1), **place)
+        store_ms = EPOCH_MS + self.ahead_ms + first
+        seal(batch, queue_offsets=np.array([offset]), store_ms=store_ms, store_host=host_bytes("127.0.0.1", 1), **place)
         self.log.append(make_range(batch, 0, 1, **place))
         self.machine.apply(self.log.ranges[-1])
         return first
@@ -83,6 +90,24 @@ class Scribe:
     def level(self) -> None:
         """Also levels that the group has, and such that it cannot have yet."""
         self.record(control.LevelRecord(self.rng.randint(1, LEVEL_MAX)))
+
+    def jump(self) -> None:
+        self.ahead_ms += self.rng.choice([90_000, 600_000])
+
+    def time_epoch(self) -> None:
+        """Not while a former wheel is not empty, unless its time is not below the watermark."""
+        back_ms = self.ahead_ms - self.ahead_ms // self.rng.choice([1, 2, 1 << 20])
+        now_ms = EPOCH_MS + self.ahead_ms - back_ms + self.log.end_index + 1
+        if self.machine.level >= TIME_EPOCH_LEVEL and (
+            self.machine.timers.former is None or self.machine.timers.watermark.fire_ms <= now_ms
+        ):
+            self.ahead_ms -= back_ms
+            self.record(control.TimeEpochRecord(self.machine.store_ms))
+
+    def producer(self) -> None:
+        name = self.rng.choice(["", "p", "q"])
+        number = self.rng.randrange(1, 5) * 2 + bool(name)
+        self.record(control.ProducerRecord(number, self.rng.randrange(3), name and f"{name}{number}"))
 
     def send(self, topic: str, queue: int, put: dict[str, str], *, tags_code: int = 0, origin: int = 0) -> int:
         """Some ids were there before, with the same content or with another one."""
@@ -160,7 +185,7 @@ class Scribe:
     def topic(self) -> None:
         name, kind = self.rng.choice(list(TOPICS.items()))
         queues, incarnation = 1 if name == "L" else self.rng.randrange(1, 3), self.rng.randrange(1, 4)
-        window_ms = self.rng.choice([0, 5, 50])
+        window_ms = self.rng.choice([0, 5, 50, 60_000])
         config = TopicConfig("", name, kind, queues, Permission.READ_WRITE, incarnation, dedup_ms=window_ms)
         self.record(control.TopicRecord(config, deleted=self.rng.random() < 0.2))
 
@@ -189,12 +214,15 @@ class Scribe:
 
     def fire_ms(self) -> int:
         """A time above the watermark, in this minute or one of the next."""
-        return max(FIRST_MS, self.machine.timers.watermark.fire_ms) + 1 + self.rng.choice([0, 7, 7, SLOT_MS, 3 * SLOT_MS])
+        timers = self.machine.timers
+        passed = max(FIRST_MS, timers.firing.watermark.fire_ms, timers.watermark.fire_ms)
+        return passed + 1 + self.rng.choice([0, 7, 7, SLOT_MS, 3 * SLOT_MS])
 
     def delayed(self) -> None:
         fire_ms = self.fire_ms()
         put = {REAL_TOPIC: "m", REAL_QUEUE: "0", DELIVER_MS: str(fire_ms), FIRE_MS: str(fire_ms)}
-        again = self.machine.timers.watermark.fire_ms < fire_ms - 1 and self.rng.random() < 0.2
+        watermarks = self.machine.timers.watermark.fire_ms, self.machine.timers.firing.watermark.fire_ms
+        again = max(watermarks) < fire_ms - 1 and self.rng.random() < 0.2
         mark = {ORIGIN: f"timer:{fire_ms - 1}:{slot_of(fire_ms - 1)}:{self.rng.randrange(9)}:again"} if again else {}
         self.send(TIMER_TOPIC, slot_of(fire_ms), mark | put, tags_code=fire_ms, origin=int(again))
 

@@ -59,7 +59,7 @@ def filled(at: int, first: int | None, last: int | None, **fields: Any) -> LogRe
     values: dict[str, Any] = {
         "entries": 1, "first_index": first, "last_index": last, "first_size": 200, "last_at": 600, "end": 900, "ending": "blank",
         "prev_chain": (first or 0) + 70, "first_chain": 9, "last_chain": (last or 0) + 71, "last_intact_index": last or 0, "sound": 1,
-        "first_term": 1, "last_term": 1, "first_store_ms": 5, "last_store_ms": 5,
+        "first_term": 1, "last_term": 1, "first_store_ms": 5, "last_store_ms": 5, "highest_store_ms": 5,
     }  # fmt: skip
     return LogReport(name(SIZE * at), SIZE * at, SIZE, **{**values, **fields})
 
@@ -178,6 +178,8 @@ def test_terms_and_store_times_do_not_fall(files: Callable[..., None]) -> None:
     for at, index, term, ms, damaged in product((1, 2), (3, 4, 5), (1, 2, 3), (4, 5, 6), ((), (3,), (5,), (3, 5))):
         before = filled(0, 0, 3, last_term=2, damaged=[3] if 3 in damaged else [])
         after = last(at, index, 9, first_term=term, first_store_ms=ms, damaged=[index] if 5 in damaged else [9])
+        epoch = checked(before, replace(after, time_epochs=[index]))
+        assert flaws(epoch, "record.store-time") == []
         one = checked(before, after)
         found = flaws(one, "entry.term-order", "record.store-time")
         later = index > 3
@@ -335,7 +337,7 @@ def test_nothing_names_an_entry_behind_the_end_of_a_clean_log(files: Callable[..
             position = SimpleNamespace(log_id="l" if field == "next" else "x", next_index=(told or 0) + 1)
             monkeypatch.setattr(after_scan, "read_position", lambda root, found=position, there=told: None if there is None else found)
             mark = None if marked is None else ahead(marked, 900)
-            one = replica(reports=[last(0, 0, 9, last_store_ms=5)], clean=clean, point=point, mark=mark)
+            one = replica(reports=[last(0, 0, 9, last_store_ms=3, highest_store_ms=5)], clean=clean, point=point, mark=mark)
             if field in ("end_hint", "commit"):
                 setattr(one, field, told)
                 setattr(one, "commit" if field == "end_hint" else "end_hint", 3)

@@ -54,6 +54,12 @@ def test_flaws_name_their_file_from_the_folder_of_the_group() -> None:
     assert one.is_backup
 
 
+def test_the_snapshot_tells_how_far_store_times_do_not_fall() -> None:
+    told: list[tuple[dict[str, Any] | None, int]] = [(None, 0), ({}, 0), ({"applied_end_pos": 7}, 7)]
+    told.append(({"applied_end_pos": 7, "time_epochs": [[1, 2, 3]]}, 0))
+    assert [replica(snapshot=snapshot).ordered_to for snapshot, _ in told] == [end for _, end in told]
+
+
 def test_which_files_of_the_log_are_checked(tmp_path: Path) -> None:
     """From its begin on, up to the position that a running node described. A file whose name is no position of a file is not read."""
     bases = (0, 50, 100, 200, 201)

@@ -25,7 +25,7 @@ from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.reading.native import KERNEL, PYTHON, SCAN, Kernel
 from ledgermq.audit.reading.walk import LogFile
 from tests.audit.altering import log_bytes, put_log
-from tests.audit.both_scans import differences
+from tests.audit.both_scans import differences, report_of
 from tests.audit.client_cases import native_id
 from tests.audit.log_writer import CREATED, RAFT, STORAGE, Message, Placed, Writer, checksum, election, java_hash, membership
 
@@ -709,6 +709,33 @@ def test_terms_and_store_times_never_decrease(tmp_path: Path) -> None:
     data[writer.entries[0].pos + 60] ^= 1
     put_log(writer, data[: 2 * size] + bytes(len(data) - 2 * size))
     assert [flaw.rule for flaw in own_flaws(scanned(task)[0])] == ["entry.body"], "nothing comes before the first proven entry"
+
+
+def test_store_times_fall_only_where_a_time_epoch_begins(tmp_path: Path) -> None:
+    """The record may stand anywhere; one with its tag on another topic, or any other entry, begins no epoch. Both scans say the same."""
+    far = CREATED + 10**9
+    record = Message("rmq_sys_ledgermq_raft", b'{"v":1,"before":1}', 0, "time-epoch", "", 0, CREATED)
+    before, behind = replace(plain(0), time=far), replace(plain(1), time=CREATED + 1)
+    for number, (what, rules) in enumerate(
+        [
+            ([before, record, behind], []),
+            ([record, behind], []),
+            ([before, record, before, record], []),
+            ([before, behind], ["record.store-time"]),
+            ([before, replace(record, topic="t"), behind], ["record.store-time"]),
+            ([before, replace(record, tag="time"), behind], ["record.store-time"]),
+            ([before, record, before, behind], ["record.store-time"]),
+        ]
+    ):
+        writer = write(tmp_path / str(number), what)
+        task = opened(writer)[0]
+        for window_bytes in (4 << 20, window_of(1, writer)):
+            report, _ = scanned(task, None, window_bytes)
+            assert [flaw.rule for flaw in own_flaws(report)] == rules, number
+            assert report.time_epochs == [at for at, message in enumerate(what) if message == record]
+            assert (report.last_store_ms, report.highest_store_ms) == (what[-1].time, max(message.time for message in what))
+            if KERNEL is not None:
+                assert report_of(task, KERNEL, window_bytes) == report_of(task, None, window_bytes)
 
 
 # Where nothing comes before

@@ -178,10 +178,10 @@ class ViewLog:
         self.control(control.LeaseRecord("workers", said["topic"], client, 1000, ((said["queue"], place, (1,)),)), 2, store_ms)
         self.control(control.AckRecord((("workers", said["topic"], said["queue"], place, (lease,)),)), 2, store_ms)
 
-    def finish(self) -> None:
-        """Write all files as a stopped node leaves them."""
+    def finish(self, **more: Any) -> None:
+        """Write all files as a stopped node leaves them. `more`: of the snapshot."""
         (self.root / "state").mkdir(exist_ok=True)
-        (self.root / "state" / "snapshot").write_bytes(sealed(SNAPSHOT))
+        (self.root / "state" / "snapshot").write_bytes(sealed({**SNAPSHOT, "applied_end_pos": self.store.log.end_pos, **more}))
         self.store.log.flush_mark()
         self.store.queues.sync()
         self.keys.sync()

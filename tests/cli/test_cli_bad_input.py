@@ -106,6 +106,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "jobs compare --topic": ("--topic", "t", "--with-topic", "t"),
     "jobs replay": ("--topic", "t", "--to-topic", "u", "--plan", "new.json"),
     "why-not-delivered": (ID, "--group", "g"),
+    "begin-time-epoch": ("g1", "--yes"),
     "why-leader-moved": ("g1",),
     "bench receive": ("--topic", "t", "--group", "g", "--duration", "1m"),
     "bench request": ("--topic", "t", "--duration", "1m"),

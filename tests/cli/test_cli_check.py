@@ -90,6 +90,13 @@ def disputed(found: pb.ClusterStatusResponse) -> None:
     found.groups[0].disputed_files.append(0)
 
 
+def ahead(level: int) -> Callable[[pb.ClusterStatusResponse], None]:
+    def change(found: pb.ClusterStatusResponse) -> None:
+        found.groups[0].store_time_ahead_ms, found.groups[0].level = 90_000, level
+
+    return change
+
+
 def short(found: pb.ClusterStatusResponse) -> None:
     found.groups[0].ha.short = "g1 has 1 of 2 members in sync"
 
@@ -133,6 +140,8 @@ def nothing(found: pb.ClusterStatusResponse) -> None:
         (differing, 2, "g1 on n3 differs"),
         (disputed, 2, "the replicas of g1 differ"),
         (short, 2, "1 of 2 members in sync"),
+        (ahead(3), 1, "g1 is 1 min 30 s ahead of its leader's clock (if that clock is right: ledgermq begin-time-epoch g1)"),
+        (ahead(2), 1, "ledgermq begin-time-epoch g1, which needs feature level 3: ledgermq upgrade finish)"),
         (fenced, 1, "g1 on n3 has stopped: sync failed"),
         (degraded, 1, "the cluster is degraded"),
         (down, 2, "the cluster is down"),

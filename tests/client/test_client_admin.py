@@ -134,6 +134,12 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         {"done": True, "level": 2, "raised": ["g1", "g2"], "changed": True},
         lambda r: r == results.FinishedUpgrade(2, ("g1", "g2"), True),
     ),
+    (
+        lambda a: a.begin_time_epoch("g1"),
+        pb.BeginTimeEpochRequest(broker_group="g1"),
+        {"before_ms": NOON_MS, "ms": NOON_MS},
+        lambda r: r == results.TimeEpoch(NOON, NOON),
+    ),
     (lambda a: a.transfer("g1", "n2"), pb.TransferLeadershipRequest(broker_group="g1", to="n2"), {"done": True}, lambda r: r is None),
     (
         lambda a: a.members(),

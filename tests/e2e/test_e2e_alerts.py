@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ FAULTS = {
     "LedgerMQDamageFound": "the same bytes, once they are read",
     "LedgerMQLogNotVerified": "a scrub that reads no file again for too long",
     "LedgerMQNotInObjectStore": "an object store that does not answer, until it does",
+    "LedgerMQStoreTimesAhead": "a broker group whose first entry was stored an hour from now",
     "LedgerMQDiskFillsUp": "a full file system",
     "LedgerMQWritesRefused": "full file systems of all nodes",
     "LedgerMQSlowDisk": "syncs of 150 ms",
@@ -99,6 +101,15 @@ def test_alerts_of_nodes_that_are_gone(tmp_path: Path) -> None:
         cluster.start(three)
         seen.wait_calm(*mine)
         cluster.wait_ready()
+
+
+def test_the_alert_of_store_times_that_are_ahead(tmp_path: Path) -> None:
+    """It ends with the time epoch that its remedy names."""
+    ahead = {"name": "h1", "created_ms": time.time_ns() // 1_000_000 + 3_600_000}
+    with running(tmp_path, groups=("g1", ahead)) as cluster, watching(cluster, tmp_path) as seen:
+        seen.wait_firing("LedgerMQStoreTimesAhead", broker_group="h1")
+        assert CommandLine.of(cluster).ok("begin-time-epoch", "h1", "--yes").out
+        seen.wait_calm("LedgerMQStoreTimesAhead")
 
 
 def put_aside(cluster: LocalCluster, node: str, place: Path) -> Path:

@@ -25,6 +25,7 @@ from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.ranges import cut
+from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.proto.types import Draft, Range
 from ledgermq.storage.log_reader import Limits
 from ledgermq.storage.lookup import Found
@@ -42,14 +43,15 @@ class ScanningLookup:
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
 
-    def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[Found]:
+    def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, epochs: TimeEpochs = NO_EPOCHS) -> Iterator[Found]:
         found = []
         for entries in self._log.ranges:
             for at, start in enumerate(entries.starts.tolist()):
                 record = bytes(entries.data[start + 48 : start + int(entries.sizes[at])])
                 fields = decode_record(record)
                 own = decode_properties(fields.properties)
-                if fields.topic == topic and key in (*own.keys, own.message_id) and begin_ms <= fields.store_ms <= end_ms:
+                ms = epochs.counted(fields.store_ms, fields.physical_offset)
+                if fields.topic == topic and key in (*own.keys, own.message_id) and begin_ms <= ms <= end_ms:
                     found.append(Found(entries.first_index + at, entries.pos + start + 48, len(record), record))
         return iter(found[::-1])
 

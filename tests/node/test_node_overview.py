@@ -100,6 +100,22 @@ def test_a_replica_that_does_not_run_is_no_part_of_a_quorum() -> None:
     assert one.merge({**FULL, "n3": own, "n2": None}).health == "down"
 
 
+def test_a_store_time_that_is_ahead_is_the_leaders_word() -> None:
+    """A follower has another clock, and may be behind."""
+    replies: dict[str, Reply | None] = {
+        node: reply(node, role) for node, role in (("n1", "leader"), ("n2", "follower"), ("n3", "follower"))
+    }
+    for node in ("n1", "n2"):
+        one = replies[node]
+        assert one is not None
+        one.groups[0].store_time_ahead_ms = 70_000 if node == "n1" else 90_000
+    assert overview().merge(replies).groups[0].store_time_ahead_ms == 70_000
+    one = replies["n1"]
+    assert one is not None
+    one.groups[0].ClearField("store_time_ahead_ms")
+    assert not overview().merge(replies).groups[0].HasField("store_time_ahead_ms")
+
+
 def test_the_level_of_a_group_is_that_of_its_newest_replica() -> None:
     """A replica that lags has not applied the record yet; a program without levels has level 1; without an answer it is unknown."""
     behind, ahead = reply("n1", "leader"), reply("n2", "follower")

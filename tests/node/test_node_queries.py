@@ -13,10 +13,13 @@ from ledgermq.node.broker.calls.consumer_calls import Receive, Received
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.read_calls import CommitOffset, Peek, Peeked
 from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.state.machine import last_store_ms
 from ledgermq.node.frontend.admin import group_queries, peeks, queries
 from ledgermq.node.frontend.admin.copies import copy_of
 from ledgermq.proto import admin_pb2
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.status import Code, LedgerError
+from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from tests.node.query_bench import NAME, QueryBench, bodies, with_bench
 from tests.node_core.core_fakes import SECOND
 
@@ -75,6 +78,44 @@ def test_pages_hold_every_message_once_and_in_order(seed: int, monkeypatch: pyte
         for what in ({}, {"key": "k"}):
             found = [body for page in await pages(bench, 1, 4, begin_ms=begin, end_ms=end, **what) for body in page]
             assert set(found) == wanted and len(found) == len(wanted)
+
+    with_bench(work)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_go_by_the_times_that_count(seed: int) -> None:
+    """Behind a time epoch, order, pages, ranges of time and shown times are those at which messages count as stored."""
+
+    async def work(bench: QueryBench) -> None:
+        await fill(bench, seed)
+        times: dict[str, int] = {}
+        for group in ("g1", "g2"):
+            machine = bench.engines[0].hosted[group].machine
+            entries = bench.engines[0].replicators[group].log.ranges
+            middle = entries[len(entries) // 2]
+            # As if everything before the middle had been stored later than that counts.
+            begin = TimeEpoch(middle.first_index, middle.pos, last_store_ms(entries[len(entries) // 4]))
+            machine.time_epochs = TimeEpochs([begin])
+            for queue in range(machine.topics["t"].queues):
+                for position, size in zip(*machine.units("t", queue, 0, machine.end("t", queue))[:2], strict=True):
+                    record = decode_record(machine.record(int(position), int(size)))
+                    times[record.body.decode()] = machine.time_epochs.counted(record.store_ms, record.physical_offset)
+        assert len(set(times.values())) < len(times) == 40
+        for size in (3, 1000):
+            by_key = [body for page in await pages(bench, 1, size, key="k") for body in page]
+            by_time = [body for page in await pages(bench, 1, size) for body in page]
+            assert sorted(by_key) == sorted(by_time) == sorted(times)
+            assert [times[body] for body in by_key] == sorted(times.values(), reverse=True)
+            assert [times[body] for body in by_time] == sorted(times.values())
+        for begin_ms, end_ms in ((min(times.values()), max(times.values())), (sorted(times.values())[10], sorted(times.values())[30])):
+            wanted = sorted(body for body, ms in times.items() if begin_ms <= ms < end_ms)
+            for what in ({}, {"key": "k"}):
+                found = [body for page in await pages(bench, 0, 4, begin_ms=begin_ms, end_ms=end_ms, **what) for body in page]
+                assert sorted(found) == wanted
+        answer = await bench.queries[0].query(bench.topic, admin_pb2.QueryRequest(topic=NAME, max=1000))
+        assert {message.body.decode(): message.store_ms for message in answer.messages} == times
+        newest = await bench.peeks[0].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, max=5, latest=True))
+        assert sorted(times[message.body.decode()] for message in newest.messages) == sorted(times.values())[-5:]
 
     with_bench(work)
 

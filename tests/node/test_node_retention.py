@@ -26,6 +26,7 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.status import refused
+from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.types import Draft, GroupConfig
 from ledgermq.storage.errors import NoSpace
 from ledgermq.storage.real_disk import RealDisk
@@ -402,3 +403,18 @@ def test_check_of_a_group_that_begins_a_repair_is_one_line_of_the_log(stage: Any
     told = [line for line in lines if line["event"].startswith("retention check")]
     assert [(line["log_level"], line["group"], "exc_info" in line) for line in told] == [("info", "g1", False)]
     assert "repairing" in told[0]["reason"]
+
+
+def test_files_of_before_a_time_epoch_age_from_its_begin_on(tmp_path: Path) -> None:
+    """Their times lie in the future; the age of their last entry, also for a follower's lag, counts from the epoch."""
+    stage = Stage(tmp_path, files=3)
+    book, machine = stage.driver.hosted.running.files, stage.machine
+    sealed = [file for file in book.files() if file.sealed]
+    assert len(sealed) >= 2
+    now_ms = sealed[0].last_store_ms - 1000
+    machine.time_epochs = TimeEpochs([TimeEpoch(last := sealed[1].last_index, stage.driver.group.store.log.pos_of(last), now_ms)])
+    aged = [file for file in book.files() if file.sealed]
+    assert [file.last_store_ms for file in aged[:1]] == [now_ms]
+    assert [file.last_store_ms for file in aged[1:]] == [file.last_store_ms for file in sealed[1:]]
+    assert (book.store_ms(sealed[0].last_index), book.store_ms(sealed[1].last_index)) == (now_ms, sealed[1].last_store_ms)
+    assert book.sealed_from(sealed[0].base)[0].last_store_ms == sealed[0].last_store_ms, "manifests name the bytes"

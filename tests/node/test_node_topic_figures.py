@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.decisions.traffic import HandedOut, Stored
 from ledgermq.node.broker.group.backlog import Backlog
 from ledgermq.node.process import topic_figures
 from ledgermq.node.process.topic_figures import PAIR_SERIES, GroupFigures, TopicFigures
+from ledgermq.proto.control import LevelRecord
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import SECOND, Bench
 
@@ -87,6 +89,22 @@ def test_a_leader_exposes_every_number_of_a_topic_and_a_consumer_group() -> None
     assert found["rocketmq_consumer_lag_latency_milliseconds"] == {group: 4000}
     assert found["rocketmq_consumer_queueing_latency_milliseconds"] == {group: 4000}
     assert found["ledgermq_series_left_out"] == {("topic",): 0, ("consumer_group",): 0}
+
+
+def test_an_age_counts_from_the_begin_of_a_time_epoch_at_the_earliest() -> None:
+    """Also of a message whose store time was read before: it had one from the future."""
+    b = leading()
+    figures = TopicFigures("c", "n1", FakeEngine(g1=b), lambda: b.now_ms, 1000)  # type: ignore[arg-type]
+    b.group.turn(b.now_ns, b.now_ms + 3_600_000, [b.produce("one")])
+    b.receive(n=1, invisible_ms=60_000)
+    age = "rocketmq_consumer_lag_latency_milliseconds"
+    assert read(figures)[age] == {("g1", "t", "g"): 0}
+    for level in (2, 3):
+        b.turn(RaiseLevel(next(b.tokens), LevelRecord(level), frozenset(b.replicator.members.nodes)))
+    b.turn(BeginTimeEpoch(next(b.tokens)))
+    assert read(figures)[age] == {("g1", "t", "g"): 0}
+    b.pass_time(4 * SECOND)
+    assert read(figures)[age] == {("g1", "t", "g"): 4000}
 
 
 def test_a_former_leader_exposes_its_counters_and_no_backlog() -> None:

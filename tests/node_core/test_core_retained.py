@@ -21,6 +21,7 @@ from ledgermq.node.replica.retention import retention_facts
 from ledgermq.node.replica.retention.pins import PINS_MAX, TTL_MS_MAX, PinBook, TooManyPins
 from ledgermq.node.replica.retention.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins
 from ledgermq.proto.control import SealRecord, TrimRecord
+from ledgermq.proto.time_epochs import NO_EPOCHS
 from ledgermq.proto.types import GroupConfig, PeerProgress, Role
 from tests.node_core.core_fakes import Bench, MemoryQueues, handle
 from tests.storage import log_material
@@ -144,7 +145,11 @@ def file_book(tmp_path: Path, applied: int | None = None) -> tuple[FileBook, Any
         log_material.append(log, 8)
     log_material.sync(log)
     machine: Any = SimpleNamespace(
-        begin_pos=0, begin_index=0, applied_index=log.end_index if applied is None else applied, store_ms=1_700_000_000_500
+        time_epochs=NO_EPOCHS,
+        begin_pos=0,
+        begin_index=0,
+        applied_index=log.end_index if applied is None else applied,
+        store_ms=1_700_000_000_500,
     )
     return FileBook(log, machine, log_material.FILE_BYTES), log
 

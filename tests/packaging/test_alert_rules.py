@@ -26,6 +26,7 @@ CASES: dict[str, tuple[tuple[str, str], str, str, str]] = {
     "LedgerMQDamageFound": ((f"ledgermq_damaged_ranges_total{{{G1}}}", "_x4 1x200"), "3m", "7m", "90m"),
     "LedgerMQLogNotVerified": ((f"ledgermq_oldest_unverified_seconds{{{G1}}}", "604700+60x90 0x60"), "30m", "80m", "95m"),
     "LedgerMQNotInObjectStore": ((f"ledgermq_tiered_waiting_seconds{{{G1}}}", "0x4 960x15 0x30"), "7m", "12m", "23m"),
+    "LedgerMQStoreTimesAhead": ((f"ledgermq_broker_group_newest_store_timestamp_seconds{{{G1}}}", "0x4 1200x40"), "5m", "12m", "21m"),
     "LedgerMQDiskFillsUp": (('ledgermq_disk_level{instance="n1"}', "0x4 1x10 0x30"), "7m", "12m", "17m"),
     "LedgerMQWritesRefused": ((f"ledgermq_broker_group_writes_refused{{{G1}}}", "0x4 1x5 0x30"), "4m", "7m", "12m"),
     "LedgerMQSlowDisk": ((f'ledgermq_slow_syncs_total{{{G1},severity="alarm"}}', "0x4 1+1x15 16x30"), "7m", "17m", "30m"),

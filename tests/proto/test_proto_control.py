@@ -70,6 +70,7 @@ RECORDS = st.one_of(
     st.builds(control.SealRecord, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, NODES),
     st.builds(control.AuditRecord, TEXT),
     st.builds(control.LevelRecord, NUMBER),
+    st.builds(control.TimeEpochRecord, NUMBER, TEXT),
     st.builds(
         control.TrimRecord,
         *[NUMBER] * 5,
@@ -119,6 +120,7 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
         '{"v":1,"g":"g","t":"ns@t","c":"c","d":null,"q":[[0,[5,6],[1,2]]],"s":[[1,3,9]],"x":[[2,[4]]]}',
     ),
     (control.LevelRecord(2), '{"v":1,"level":2}'),
+    (control.TimeEpochRecord(1700000000000, "ops"), '{"v":1,"before":1700000000000,"u":"ops"}'),
     (control.ForcedRecord(7, "n1", 41), '{"v":1,"epoch":7,"node":"n1","kept":41}'),
     (control.TransactionRecord(((4, "rollback"), (7, "age")), ((5, 2),)), '{"v":1,"e":[[4,"rollback"],[7,"age"]],"c":[[5,2]]}'),
     (

@@ -80,5 +80,5 @@ def test_a_run_waits_for_what_is_to_come() -> None:
     assert not found.waits(timers, 0)
     timers.counts["stored"] = 1
     assert found.waits(timers, 0)
-    timers.watermark = Watermark(STORED_MS + 3_600_000, 0)
+    timers._wheel.watermark = Watermark(STORED_MS + 3_600_000, 0)
     assert not found.waits(timers, STORED_MS)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
 from ledgermq.proto.key_columns import key_hash
+from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage import key_file, key_index
 from ledgermq.storage.errors import Damaged, NoSpace
@@ -613,3 +615,27 @@ def test_what_a_killed_life_indexed_beyond_its_position_does_not_outlive_a_stop_
     log.catch_up()
     log.index.sync()
     assert len(log.messages) > len(messages) and log.files() == official_files(log)
+
+
+@pytest.mark.parametrize("units", [4, 7, 100])
+def test_with_a_time_epoch_a_search_goes_by_counted_times(units: int) -> None:
+    """Wherever it begins in the files of the index, and after a restart: every message whose counted time lies in the range is found."""
+    log = KeyLog(units=units)
+    far = 400 * 24 * 3_600_000
+    times = [0, 1000, far, far + 2000, 2000, 2500, 60_000]
+    log.send(*[Message(f"id-{at}", ["k"], ms=BEGIN_MS + ms) for at, ms in enumerate(times)])
+    log.catch_up()
+    begin = TimeEpoch(4, log.messages[4][0] - 48, BEGIN_MS + 2000)
+    epochs = TimeEpochs([begin])
+    counted = [epochs.counted(message.ms, pos) for pos, message in log.messages]
+    assert counted == sorted(counted) == [BEGIN_MS + ms for ms in (0, 1000, 2000, 2000, 2000, 2500, 60_000)]
+    for _ in range(2):
+        for low, high in product(sorted({*counted, BEGIN_MS + far}), repeat=2):
+            found = [one.index for one in log.lookup.each_by_key("t", "k", low, high, epochs)]
+            assert found == [at for at in reversed(range(7)) if low <= counted[at] <= high]
+        log.make_durable()
+        log.index.sync()
+        log.index.close()
+        log.log.close()
+        log.open(clean=True)
+        log.catch_up()

@@ -9,6 +9,7 @@ import pytest
 
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.storage import sealed_json
 from ledgermq.storage.tiered import begins, index_part, manifests
 from ledgermq.storage.tiered.index_part import IndexHead
@@ -77,6 +78,28 @@ def test_times_keys_and_ids_are_found(reading: Reading) -> None:
     below = _pos(reading.log.entries[both[-3]])
     assert ids(reading, "key3", below=below) == both[-4::-1]
     assert ids(reading, "key3", 0, middle) == [index for index in reversed(both) if stored[index].store_ms <= middle]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_times_count_to_the_begin_of_a_time_epoch(reading: Reading, share: float) -> None:
+    """An epoch begins in any file, at a time below those before it: what was stored before counts as stored then."""
+    entries = [(_pos(entry), decode_record(entry[HEADER_BYTES:])) for entry in reading.log.entries[: reading.log.files[-1].last + 1]]
+    middle, early = int(len(entries) * share), int(len(entries) * share / 2)
+    epochs = TimeEpochs([TimeEpoch(middle, entries[middle][0], entries[early][1].store_ms)])
+    local = replace(reading.log.local("t", 1), time_epochs=epochs)
+    counted = [epochs.counted(record.store_ms, pos) for pos, record in entries if (record.topic, record.queue) == ("t", 1)]
+    assert counted == sorted(counted) and len(set(counted)) < len(counted)
+    for ms in sorted({*counted[::7], counted[0] - 1, counted[-1] + 1, epochs.begins[0].ms, epochs.begins[0].ms + 1}):
+        wanted = next((offset for offset, at in enumerate(counted) if at >= ms), local.offset)
+        assert reading.reader.offset_at("t", 1, 0, local, ms) == wanted
+    with_key = [
+        (index, epochs.counted(record.store_ms, pos))
+        for index, (pos, record) in enumerate(entries)
+        if record.topic == "t" and b"key3\x02" in record.properties
+    ]
+    for low, high in ((epochs.begins[0].ms, 1 << 62), (epochs.begins[0].ms + 1, 1 << 62), (0, epochs.begins[0].ms)):
+        found = [found.index for found in reading.reader.each_by_key("t", "key3", low, high, 1 << 62, epochs)]
+        assert found == [index for index, ms in reversed(with_key) if low <= ms <= high]
 
 
 def test_a_range_is_fetched_once_and_read_ahead(reading: Reading) -> None:

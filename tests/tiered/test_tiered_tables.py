@@ -78,7 +78,7 @@ def test_the_store_alone_is_a_table_too(case: Case) -> None:
 
 
 def test_each_stored_file_is_a_partition_and_planning_reads_none(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges of indexes, times and positions leave out files by their manifests."""
+    """Ranges of indexes and positions leave out files by their manifests, and of times where a replica's snapshot shows no time epoch."""
 
     def refused(*_: Any, **__: Any) -> Any:
         raise AssertionError("a log file was read")
@@ -95,7 +95,9 @@ def test_each_stored_file_is_a_partition_and_planning_reads_none(case: Case, mon
     last = next(file for file in _manifests(case) if file["base"] == SIZE)["last"]
     assert plan(from_index=str(last + 1)) == list(range(2 * SIZE, case.end, SIZE))
     assert plan(to_index=str(last)) == [0, SIZE]
-    assert plan(from_ms=str(last_ms + 1)) == [] and plan(to_ms=str(last_ms)) == plan()
+    assert plan(from_ms=str(last_ms + 1)) == plan(to_ms=str(last_ms)) == plan()
+    beside = reader_of(case, "entries", from_ms=str(last_ms + 1)).partitions()
+    assert beside and not any(share.task.key for share in beside), "none in the store"
     assert plan(EqualTo(("replica",), "n1")) == []
 
 

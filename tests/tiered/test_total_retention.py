@@ -14,6 +14,7 @@ import pytest
 
 from ledgermq.node.replica.background.file_carrier import FileCarrier
 from ledgermq.node.replica.maintenance.tiering import TOTAL_EVERY_S
+from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.real_disk import RealDisk
@@ -52,6 +53,15 @@ def test_what_is_due(limits: TotalLimits, keep_from: int, first: int | None) -> 
     found = due(FILES, limits, 10_000, keep_from)
     assert (None if found is None else found.pos) == (None if first is None else first * SIZE)
     assert found is None or found.index == found.pos // SIZE * 10
+
+
+def test_the_age_counts_to_the_begin_of_a_time_epoch() -> None:
+    """Files of before it are as old as the epoch, if their times are later; those that were older stay so. The epoch begins in the last
+    file."""
+    epochs = TimeEpochs([TimeEpoch(45, 4 * SIZE + 50, 2500)])
+    for now_ms, first in ((2600, None), (3001, 1), (4001, 2), (4501, 4)):
+        found = due(FILES, TotalLimits(max_age_ms=2000), now_ms, 5 * SIZE, epochs)
+        assert (None if found is None else found.pos // SIZE) == first, now_ms
 
 
 def test_nothing_is_due_in_an_empty_store() -> None:

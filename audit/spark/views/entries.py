@@ -85,7 +85,13 @@ def log_shares(replica: Replica, wanted: Wanted) -> list[Share]:
 
 def needed_files(replica: Replica, wanted: Wanted) -> list[tuple[LogFile, int]]:
     """The log files that may hold wanted entries, each with the byte to start from."""
-    return needed(replica.tasks(), wanted.span(INDEX), wanted.span(MS), wanted.span(POS))
+    index, ms, pos = wanted.span(INDEX), wanted.span(MS), wanted.span(POS)
+    tasks = replica.tasks()
+    if not ms:
+        return needed(tasks, index, place=pos)
+    # The search by time needs store times that never fall; a time epoch may begin behind what the snapshot covers.
+    known = [task for task in tasks if task.base + task.data_file_bytes <= replica.ordered_to]
+    return needed(known, index, ms, pos) + needed(tasks[len(known) :], index, place=pos)
 
 
 def wanted_entries(share: Share, wanted: Wanted) -> Iterator[tuple[Entries, I64]]:

@@ -49,6 +49,8 @@ class GroupView:
     """The feature level as of the applied index."""
     ha: HaView | None = None
     """Set for groups under the rule in-sync."""
+    store_ms: int = 0
+    """Store time of the last applied entry."""
     undecided: int = 0
     """How many transactions are not decided."""
 

@@ -87,6 +87,25 @@ class RaiseLevel:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginTimeEpoch:
+    """Begin a time epoch, because the newest store time is ahead of the leader's clock by more than `AHEAD_MS`. Answer: `TimeEpochBegun`
+    once the record is applied. Refused with `time-epoch-refused` if store times are not that far ahead, or another epoch began and what
+    waited before it is not moved yet."""
+
+    token: Token
+    user: str = ""
+    """Who asked for it; empty if calls are not signed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEpochBegun:
+    """The store time of the entry before the epoch, and that with which the epoch began."""
+
+    before_ms: int
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupMembers:
     """The members of a group as of the record at `index`. `incarnations`: node → its valid directory; an absent node keeps the directory
     that it had when the group was bootstrapped. `returning`: learners that lost their directory and become voters again without an

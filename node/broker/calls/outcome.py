@@ -23,6 +23,7 @@ from ledgermq.node.broker.calls.consumer_calls import (
 )
 from ledgermq.node.broker.calls.member_calls import (
     Appointed,
+    BeginTimeEpoch,
     ChangeMembers,
     HandedOver,
     HandingOver,
@@ -31,6 +32,7 @@ from ledgermq.node.broker.calls.member_calls import (
     Prefer,
     RaiseLevel,
     Returned,
+    TimeEpochBegun,
 )
 from ledgermq.node.broker.calls.operator_calls import (
     Configure,
@@ -107,6 +109,7 @@ Call = (
     | Confirm
     | ChangeMembers
     | RaiseLevel
+    | BeginTimeEpoch
     | Returned
     | Appointed
     | TierFetched
@@ -139,6 +142,7 @@ Result = (
     | HandedOver
     | HandingOver
     | MembersChanged
+    | TimeEpochBegun
 )
 
 
@@ -153,7 +157,7 @@ class Refused:
     appended), `in-sync-short` (an HA group has too few members in sync; nothing was appended; `detail` says what to do), `store-away` (a
     Receive or a dead letter for which only the object store has messages, and they have not come; nothing was appended; `detail` says why),
     `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why), `members-not-yet`
-    (likewise, but a later attempt can succeed).
+    (likewise, but a later attempt can succeed), `time-epoch-refused` (likewise; `detail` says why no time epoch may begin).
 
     Of frames (nothing was appended): `unknown-producer` (never opened here, or silent for too long), `stale-epoch` (another client has
     opened the producer since), `sequence-gap` (an earlier message is missing), `partial-frame` (the frame's messages below `next_sequence`

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.ports import Filter
+from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Peeked:
     end_offset: int
     begin_offset: int = 0
     """The first available offset. Messages below it were trimmed or belong to an earlier topic of this name."""
+    time_epochs: TimeEpochs = NO_EPOCHS
+    """They tell when messages count as stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ only plans and `appended` confirms: a batch that the log refuses leaves no gap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class Sequencer:
     def seen(self, topic: str, queue: int, queue_offset: int, store_ms: int) -> None:
         """Take in an entry of the uncommitted tail; called in log order."""
         self._next[topic, queue] = queue_offset + 1
-        self._store_ms = max(self._store_ms, store_ms)
+        self._store_ms = store_ms
 
     def next_offset(self, topic: str, queue: int) -> int:
         """The queue offset of the next message appended to this queue."""
@@ -63,6 +63,15 @@ class Sequencer:
         else:
             offsets, after = self._assign_columns(batch)
         return Assignment(offsets, after, store_ms)
+
+    def assign_time_epoch(self, batch: UnsealedBatch, now_ms: int) -> Assignment:
+        """The same for a record that begins a time epoch: the only one with a store time that may be lower than the last."""
+        return replace(self.assign(batch, now_ms), store_ms=now_ms)
+
+    @property
+    def store_ms(self) -> int:
+        """The last store time at the log's end."""
+        return self._store_ms
 
     def _assign_each(self, batch: UnsealedBatch) -> tuple[I64, dict[tuple[str, int], int]]:
         after: dict[tuple[str, int], int] = {}

@@ -4,6 +4,9 @@ Decisions are made against the watermark as of the log's end: the applied one pl
 stored above the watermark and within its reach. No message fires before the leader's wall clock reaches its time, nor after one that is in
 the log but not in its slot yet, because the watermark would then skip that one for ever. Each turn fires a bounded batch, so that calls and
 heartbeats do not wait. The log may refuse the plan of a turn; `keep` and `rollback` follow the plan.
+
+While there is a former wheel (a time epoch began, `timers.py`), only its messages fire, and all of them, whatever the clock says: those
+that are not due are stored again in the present wheel, above its watermark. A record then ends the former wheel.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ STORED_BYTES = 512
 _LOOK_AGAIN_NS = 1_000_000_000
 """How often the wall clock is read while messages wait: it may be set while the monotonic clock continues."""
 _ADVANCE_EPOCHS = SLOTS // 8
+_ALL_MS = NEVER // SLOT_MS * SLOT_MS - 1
 _REAL_FIELD = f"\x02{REAL_TOPIC}\x01".encode()
 _DELIVER_FIELD = f"\x02{DELIVER_MS}\x01".encode()
 _BODY_AT = BODY_AT - HEADER_BYTES
@@ -71,6 +75,7 @@ class _Position(NamedTuple):
     """The state that a plan changes, saved in case the log refuses the plan."""
 
     end: Watermark
+    former: Watermark | None
     at: int
 
 
@@ -83,8 +88,10 @@ class TimerFiring:
         self._uncommitted = uncommitted
         self._window: Window | None = None
         self._end = Watermark()
-        """The watermark as of the log's end."""
-        self._kept = _Position(self._end, 0)
+        """The watermark of the present wheel as of the log's end."""
+        self._former: Watermark | None = None
+        """That of the former wheel; None without one."""
+        self._kept = _Position(self._end, None, 0)
         self._stored: deque[tuple[int, int]] = deque()
         """(last index, lowest fire time) of batches with new delayed messages that are in the log but not in their slots."""
         self._flying: deque[int] = deque()
@@ -106,8 +113,13 @@ class TimerFiring:
     def lead(self) -> None:
         """The applied state covers every earlier term, so it is the log's end until this leader appends."""
         self.resign()
-        self._end = self._timers.watermark
-        self._kept = _Position(self._end, 0)
+        former = self._timers.former
+        self._end, self._former = self._timers.watermark, None if former is None else former.watermark
+        self._kept = _Position(self._end, self._former, 0)
+
+    def time_epoch_began(self) -> None:
+        """The record was applied; nothing was planned since it was appended."""
+        self.lead()
 
     def resign(self) -> None:
         self._window = None
@@ -124,20 +136,40 @@ class TimerFiring:
         """Called once per turn: note the time, and read on in the slot that is next."""
         self._now_ms, self._fired = now_ms, now_ns < self._held_until_ns
         arrived, self._timers.lowest_arrival = self._timers.lowest_arrival, NEVER
+        if self._former is not None and self._timers.former is None:
+            # Everything is moved: from now on the present wheel fires.
+            self._former = self._window = None
+            self._sleep_until_ms = 0
         if arrived == NEVER and now_ms < self._sleep_until_ms:
             return
-        if self._window is not None and arrived < self._window.epoch:
+        if self._window is not None and self._former is None and arrived < self._window.epoch:
             self._window = None
         window = self._window = self._next_window()
         if window is not None and not window.current:
             window.step()
-        self._kept = _Position(self._end, 0 if window is None else window.at)
-        idle = window is None or (window.current and window.whole and not len(window))
-        self._sleep_until_ms = self._next_epoch() * SLOT_MS if idle else 0
+        self._kept = _Position(self._end, self._former, 0 if window is None else window.at)
+        self._sleep_until_ms = self._next_epoch() * SLOT_MS if self._is_idle() and self._former is None else 0
+
+    def _is_idle(self) -> bool:
+        """Whether the window has nothing, and no row of its epoch was left out."""
+        window = self._window
+        return window is None or (window.current and window.whole and not len(window))
+
+    @property
+    def _passed(self) -> Watermark:
+        """The watermark of the wheel that fires, as of the log's end."""
+        return self._end if self._former is None else self._former
+
+    def _pass(self, to: Watermark) -> None:
+        if self._former is None:
+            self._end = to
+        else:
+            self._former = to
 
     def _next_epoch(self) -> int:
         """The first epoch after the window's that has messages."""
-        found = self._timers.next_epoch(self._end.epoch if self._window is None else max(self._window.epoch + 1, self._end.epoch))
+        passed, wheel = self._passed.epoch, self._timers.firing
+        found = wheel.next_epoch(passed if self._window is None else max(self._window.epoch + 1, passed))
         return NEVER // SLOT_MS if found is None else found
 
     def _next_window(self) -> Window | None:
@@ -148,12 +180,13 @@ class TimerFiring:
             return self._open(window.epoch)
         # A used-up window stays while no message of a later epoch is due, because more messages may arrive in its slot.
         epoch = self._next_epoch()
-        return window if epoch > epoch_of(self._now_ms) else self._open(epoch)
+        return window if epoch > epoch_of(self._now_ms if self._former is None else _ALL_MS) else self._open(epoch)
 
     def _open(self, epoch: int) -> Window:
-        first = self._timers.first_of(epoch)
+        first, passed, former = self._timers.firing.first_of(epoch), self._passed, self._timers.former
         assert first is not None, f"epoch {epoch} has a first message"
-        return Window(self._machine, epoch, first, key_of(self._end.fire_ms, self._end.offset) if self._end.epoch == epoch else -1)
+        after = key_of(passed.fire_ms, passed.offset) if passed.epoch == epoch else -1
+        return Window(self._machine, epoch, first, after, None if former is None else former.end_of(epoch))
 
     def hold(self, now_ns: int) -> None:
         """Nothing can be appended now: try again later."""
@@ -162,17 +195,35 @@ class TimerFiring:
 
     def ready(self) -> bool:
         """Whether there is something to fire now."""
-        return self._window is not None and not self._fired and self._may_fire()
+        return not self._fired and (self._may_fire() or self._may_end_former())
+
+    def _may_end_former(self) -> bool:
+        """Whether everything in the former wheel is moved, and no record says so yet."""
+        former = self._timers.former
+        if former is None or self._former is None or self._former >= former.last or len(self._flying) >= FLYING_MAX:
+            return False
+        return self._is_idle() and self._next_epoch() == NEVER // SLOT_MS
+
+    def _may_look(self) -> bool:
+        """Whether the former wheel has a window to open, or to read on in."""
+        window = self._window
+        if window is not None and (len(window) or not window.current):
+            return not window.current
+        return not self._is_idle() or self._next_epoch() < NEVER // SLOT_MS
 
     def _may_fire(self) -> bool:
         window = self._window
         if window is None or not window.current or len(self._flying) >= FLYING_MAX:
             return False
+        if self._former is not None:
+            return len(window) > 0
         # Messages that just arrived in the slot of an earlier epoch fire first.
         return self._timers.lowest_arrival >= window.epoch and window.at < window.until(self._limit())
 
     def _limit(self) -> int:
         """The latest fire time that may fire now."""
+        if self._former is not None:
+            return _ALL_MS
         return min([self._now_ms, *[fire_ms for _, fire_ms in self._stored], *self._planned])
 
     def wake_at_ns(self, now_ns: int) -> int | None:
@@ -180,6 +231,8 @@ class TimerFiring:
         window, arrived = self._window, self._timers.lowest_arrival
         if now_ns < self._held_until_ns:
             return self._held_until_ns
+        if self._former is not None:
+            return now_ns if self._timers.former is None or self._may_fire() or self._may_end_former() or self._may_look() else None
         if arrived <= self._now_ms // SLOT_MS:
             return now_ns
         if self._sleep_until_ms:
@@ -225,6 +278,8 @@ class TimerFiring:
 
     def _lowest_waiting(self) -> int:
         """A time before which no pending message fires."""
+        if self._former is not None:
+            return self._end.fire_ms
         lowest = min([fire_ms for _, fire_ms in self._stored] + self._planned, default=NEVER)
         window = self._window
         if window is not None:
@@ -238,15 +293,21 @@ class TimerFiring:
 
     def fire(self, plan: Plan) -> None:
         """Append copies of due messages, in firing order."""
-        window = self._window
-        if window is None or self._fired or not self._may_fire():
+        if not self.ready():
             return
         self._fired = True
         if plan.full:
             self.hold(plan.now_ns)
             return
+        window, former = self._window, self._timers.former
+        if former is not None and (window is None or not len(window)):
+            plan.drafts.append(control.draft(control.TimersRecord(former.last.fire_ms, former.last.offset), plan.now_ms))
+            plan.fired = True
+            self._pass(former.last)
+            return
+        assert window is not None, "there is something to fire"
         size, skipped, dropped = 0, False, 0
-        before = (self._end.fire_ms, self._end.offset)
+        before = (self._passed.fire_ms, self._passed.offset)
         stop = min(window.until(self._limit()), window.at + BATCH)
         while window.at < stop and size < BATCH_BYTES:
             fire_ms, offset, bytes_ = window.fire_ms(window.at), window.offset(window.at), int(window.sizes[window.at])
@@ -259,7 +320,7 @@ class TimerFiring:
                 break
             place = first_place(stored.first, fire_ms, offset)
             window.at += 1
-            self._end = Watermark(fire_ms, offset)
+            self._pass(Watermark(fire_ms, offset))
             if self._is_recalled(place, stored.deliver_ms):
                 skipped = True
             elif not self._is_wanted(stored):
@@ -301,18 +362,21 @@ class TimerFiring:
 
     def recallable(self, plan: Plan, place: Place, deliver_ms: int) -> bool:
         """Whether the message is neither delivered nor due nor recalled, so that it can be recalled."""
-        if place.due_ms(deliver_ms) <= plan.now_ms or place.passed(deliver_ms, self._end):
+        if self._timers.due_ms(place, deliver_ms) <= plan.now_ms or self._timers.passed(place, deliver_ms, self._end):
             return False
         return not self._is_recalled(place, deliver_ms) and not self._contradicts(place, deliver_ms)
 
     def _contradicts(self, place: Place, deliver_ms: int) -> bool:
-        """Whether the message at this place, if still readable, has another delivery time. A client that repeats an id with a different
-        time gets the place of the first message, which a recall with that time does not mean."""
+        """Whether the message at this place, if still readable, has another delivery time, or was delivered before its time. A client that
+        repeats an id with a different time gets the place of the first message, which a recall with that time does not mean."""
         slot = slot_of(place.fire_ms)
         if not self._machine.begin(TIMER_TOPIC, slot) <= place.offset < self._machine.end(TIMER_TOPIC, slot):
             return False
         positions, sizes, _ = self._machine.units(TIMER_TOPIC, slot, place.offset, 1)
-        return _Stored.of(self._machine.record(int(positions[0]), int(sizes[0]))).deliver_ms != deliver_ms
+        position, begins = int(positions[0]), self._machine.time_epochs.begins
+        if begins and position < begins[-1].pos and self._timers.fired_before(place, deliver_ms):
+            return True
+        return _Stored.of(self._machine.record(position, int(sizes[0]))).deliver_ms != deliver_ms
 
     # Outcome of the plan
 
@@ -324,11 +388,11 @@ class TimerFiring:
             self._planned.clear()
         if plan.fired:
             self._flying.append(last)
-        self._kept = _Position(self._end, 0 if self._window is None else self._window.at)
+        self._kept = _Position(self._end, self._former, 0 if self._window is None else self._window.at)
 
     def rollback(self) -> None:
         """The log refused the plan; none of it takes effect."""
-        self._end = self._kept.end
+        self._end, self._former = self._kept.end, self._kept.former
         self._planned.clear()
         if self._window is not None:
             self._window.at = self._kept.at

@@ -22,9 +22,10 @@ _OFFSET_MASK = (1 << 40) - 1
 
 
 class Window:
-    """Rows of one epoch with keys above `after`, in key order. `at` is the first row not taken yet."""
+    """Rows of one epoch with keys above `after`, in key order. `at` is the first row not taken yet. `end`: where the slot ends for it;
+    None: at the end of the queue."""
 
-    def __init__(self, units: Messages, epoch: int, first: int, after: int) -> None:
+    def __init__(self, units: Messages, epoch: int, first: int, after: int, end: int | None = None) -> None:
         self.epoch = epoch
         self.at = 0
         self._units = units
@@ -32,6 +33,7 @@ class Window:
         self._next = max(first, units.begin(TIMER_TOPIC, self._slot))
         """The first queue offset not examined yet."""
         self._after = after
+        self._end = end
         self._bound = EVERYTHING
         """Rows with higher keys were left out."""
         self._parts: list[tuple[I64, I64, I32]] = []
@@ -48,7 +50,11 @@ class Window:
     @property
     def current(self) -> bool:
         """Whether the whole slot was examined, so that the rows are the next ones to fire."""
-        return not self._parts and self._next >= self._units.end(TIMER_TOPIC, self._slot)
+        return not self._parts and self._next >= self._slot_end
+
+    @property
+    def _slot_end(self) -> int:
+        return self._units.end(TIMER_TOPIC, self._slot) if self._end is None else self._end
 
     @property
     def whole(self) -> bool:
@@ -71,7 +77,7 @@ class Window:
         """Examine more of the slot; at its end, sort the rows."""
         # The log may have been trimmed where no message waits any more.
         self._next = max(self._next, self._units.begin(TIMER_TOPIC, self._slot))
-        count = min(SCAN_UNITS, self._units.end(TIMER_TOPIC, self._slot) - self._next)
+        count = min(SCAN_UNITS, self._slot_end - self._next)
         if count > 0:
             positions, sizes, fire_times = self._units.units(TIMER_TOPIC, self._slot, self._next, count)
             keys = (fire_times % SLOT_MS) << 40 | (np.arange(self._next, self._next + count) + 1)
@@ -80,7 +86,7 @@ class Window:
             if wanted.any():
                 self._parts.append((keys[wanted], positions[wanted], sizes[wanted]))
                 self._found += int(wanted.sum())
-        if self._found > WINDOW_ROWS or (self._parts and self._next >= self._units.end(TIMER_TOPIC, self._slot)):
+        if self._found > WINDOW_ROWS or (self._parts and self._next >= self._slot_end):
             self._merge()
 
     def _merge(self) -> None:

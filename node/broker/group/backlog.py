@@ -108,5 +108,5 @@ def latest_ms(machine: Machine, topic: str, queue: int, offset: int, stored_ms: 
     first = max(offset, machine.begin(topic, queue))
     if first < machine.end(topic, queue):
         return stored_ms(topic, queue, first)
-    # Everything before the begin was stored before the trim.
-    return machine.trims[-1].store_ms
+    # Everything before the begin was stored before the trim, and counts as stored no later than the last entry.
+    return min(machine.trims[-1].store_ms, machine.store_ms)

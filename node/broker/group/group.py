@@ -27,7 +27,17 @@ from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
-from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, HandOver, MembersChanged, Prefer, RaiseLevel, Returned
+from ledgermq.node.broker.calls.member_calls import (
+    Appointed,
+    BeginTimeEpoch,
+    ChangeMembers,
+    HandOver,
+    MembersChanged,
+    Prefer,
+    RaiseLevel,
+    Returned,
+    TimeEpochBegun,
+)
 from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Pull
@@ -49,8 +59,9 @@ from ledgermq.node.broker.state.producers import Stored
 from ledgermq.node.broker.state.recent import Recent
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
-from ledgermq.proto.levels import MINIMUM_LEVEL
+from ledgermq.proto.levels import MINIMUM_LEVEL, TIME_EPOCH_LEVEL
 from ledgermq.proto.ranges import cut
+from ledgermq.proto.time_epochs import AHEAD_MS
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import HaRequest
@@ -138,6 +149,9 @@ class Group:
         self.memberships = Memberships(replicator)
         self._level_index = -1
         """The last level record that this replica appended since it leads."""
+        self._time_epoch_index = -1
+        """The last time-epoch record that it appended since then; and what the record says."""
+        self._time_epoch = TimeEpochBegun(0, 0)
         self._sequencer = Sequencer(machine.end)
         self._policy = settings.policy
         self._ha = settings.ha
@@ -284,6 +298,8 @@ class Group:
                 turn.done += self.memberships.take(call, serving=serving, members=self.machine.members)
             elif isinstance(call, RaiseLevel):
                 turn.done += self.memberships.take_level(call, serving=self.leader.serving, level=self.machine.level)
+            elif isinstance(call, BeginTimeEpoch):
+                turn.done += self.memberships.take_time_epoch(call, serving=self.leader.serving)
             elif isinstance(call, Returned):
                 self.memberships.on_returned(call)
             elif isinstance(call, Appointed):
@@ -354,7 +370,7 @@ class Group:
         if self.leader.term is not None and self.leader.term != leads:
             turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
             turn.done += self._reads.resign() + self.memberships.resign()
-            self._term_start, self._level_index = None, -1
+            self._term_start, self._level_index, self._time_epoch_index = None, -1, -1
         if leads is None:
             return
         if self.leader.term is None:
@@ -445,10 +461,17 @@ class Group:
         return None if found is None else (found[0].queue_offsets.tolist(), found[0].store_ms)
 
     def _append_batch(
-        self, turn: _Turn, batch: UnsealedBatch, *, control_only: bool = False, urgent: bool = True, early: bool = False
+        self,
+        turn: _Turn,
+        batch: UnsealedBatch,
+        *,
+        control_only: bool = False,
+        urgent: bool = True,
+        early: bool = False,
+        time_epoch: bool = False,
     ) -> tuple[Assignment, Sequence[Range]] | None:
         """Returns the batch's places and the ranges it became, or None as `_append` does. The log owns the batch's bytes from now on."""
-        place = self._sequencer.assign(batch, turn.now_ms)
+        place = (self._sequencer.assign_time_epoch if time_epoch else self._sequencer.assign)(batch, turn.now_ms)
         try:
             where = (place.queue_offsets, place.store_ms)
             ranges = self.replicator.propose(turn.now_ns, batch, *where, control=control_only, urgent=urgent, early=early)
@@ -469,11 +492,12 @@ class Group:
         """Plan all waiting work and append it; True if something was appended."""
         if not self.leader.has_work():
             return False
-        accepting = self.replicator.accepting
-        if turn.full or turn.stalled or not accepting:
+        # What is decided by time or by the timers' watermark is decided by those of the new epoch.
+        accepting, turning = self.replicator.accepting, self._time_epoch_index > self.machine.applied_index
+        if turn.full or turn.stalled or turning or not accepting:
             # Due timers must not trigger one turn after another while nothing can be appended.
             self.leader.timer_firing.hold(turn.now_ns)
-        if turn.full or not accepting:
+        if turn.full or turning or not accepting:
             # In the last moments of a handover calls wait: for the next leader, or for this one if it keeps leadership.
             return False
         if turn.stalled:
@@ -572,6 +596,9 @@ class Group:
             if isinstance(request, RaiseLevel):
                 appended |= self._raise_level(turn, request)
                 continue
+            if isinstance(request, BeginTimeEpoch):
+                appended |= self._begin_time_epoch(turn, request)
+                continue
             outcome = self._objection_to(request) or self._append_members(turn, request.change)
             if outcome is not None:
                 turn.done += self.memberships.refused(request, outcome)
@@ -644,6 +671,39 @@ class Group:
         self.leader.await_entry(index, call.token, Kept())
         return True
 
+    def _begin_time_epoch(self, turn: _Turn, call: BeginTimeEpoch) -> bool:
+        """Append a time-epoch record, unless one is appended already; True if this call appended it."""
+        if self._time_epoch_index > self.machine.applied_index:
+            self.leader.await_entry(self._time_epoch_index, call.token, self._time_epoch)
+            return False
+        before_ms = self._sequencer.store_ms
+        why = self._why_no_time_epoch(before_ms, turn.now_ms)
+        if why:
+            turn.done.append(Done(call.token, Refused("time-epoch-refused", detail=why)))
+            return False
+        index, level = self.replicator.end_index + 1, self._level_at_end
+        batch = encode_entries([control.draft(control.TimeEpochRecord(before_ms, call.user), turn.now_ms, level)])
+        if self._append_batch(turn, batch, control_only=True, time_epoch=True) is None:
+            reason = "disk-full" if self.replicator.accepting else "not-leader"
+            turn.done.append(Done(call.token, Refused(reason, self.replicator.leader)))
+            return False
+        self._time_epoch_index, self._time_epoch = index, TimeEpochBegun(before_ms, turn.now_ms)
+        self.leader.await_entry(index, call.token, self._time_epoch)
+        return True
+
+    def _why_no_time_epoch(self, before_ms: int, now_ms: int) -> str:
+        """Why no time epoch may begin now; "" if one may."""
+        if self._level_at_end < TIME_EPOCH_LEVEL:
+            what = f"broker group {self.group} has feature level {self._level_at_end}, and time epochs need level {TIME_EPOCH_LEVEL}"
+            return f"{what}: run `ledgermq upgrade finish` when all nodes run this version"
+        if before_ms - now_ms <= AHEAD_MS:
+            ahead = f"{(before_ms - now_ms) / 1000:.0f} s ahead of" if before_ms > now_ms else "not ahead of"
+            what = f"the newest store time of broker group {self.group} is {ahead} the clock of its leader {self.node}"
+            return f"{what}; an epoch is for more than {AHEAD_MS // 1000} s"
+        if self.machine.timers.former is not None:
+            return f"broker group {self.group} still moves delayed messages of before its last time epoch; try again later"
+        return ""
+
     # Applying
 
     def _apply(self, turn: _Turn) -> bool:
@@ -671,6 +731,8 @@ class Group:
             if effects.vanished:
                 self._sequencer.forget(effects.vanished)
             if self.leader.serving:
+                if effects.time_epoch:
+                    self.leader.timer_firing.time_epoch_began()
                 if effects.touched:
                     self.leader.touched(turn.now_ns, effects.touched)
                 for offset in effects.halves:
@@ -774,6 +836,7 @@ class Group:
             in_effect=members.nodes,
             level=self.machine.level,
             ha=self._ha_view() if members.rule is Rule.IN_SYNC else None,
+            store_ms=self.machine.store_ms,
             undecided=len(self.machine.transactions.halves),
         )
 
@@ -791,6 +854,8 @@ class Group:
             "visible_again": self.leader.clock.ready_count,
             **self._tier_statistics(),
             "transactions_undecided": len(self.machine.transactions.halves),
+            "store_ms": self.machine.store_ms,
+            "time_epochs": len(self.machine.time_epochs.begins),
             "timers_pending": self.machine.timers.pending,
             **{f"timers_{name}": count for name, count in self.machine.timers.counts.items()},
             "log_full": self._log_full,

@@ -1,5 +1,5 @@
 """Changes of the members of a broker group: those that operators request, and those that a leader makes for a node that lost its directory;
-and raises of its feature level, which depend on the members.
+raises of its feature level, which depend on the members; and requests for a time epoch, which also become one record each.
 
 The Raft core decides what is allowed and appends it (`raft/membership.py`); this module keeps the requests and answers the callers. A node
 that comes back with another, empty directory becomes a learner with that directory, and a voter again once it has caught up. The leader
@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, RaiseLevel, Returned
+from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, ChangeMembers, GroupMembers, MembersChanged, RaiseLevel, Returned
 from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Done, Refused
 from ledgermq.node.broker.ports import Replicator
@@ -47,7 +47,7 @@ class Memberships:
 
     def __init__(self, replicator: Replicator) -> None:
         self._replicator = replicator
-        self._asked: list[MemberRequest | RaiseLevel] = []
+        self._asked: list[MemberRequest | RaiseLevel | BeginTimeEpoch] = []
         self._owed: list[MemberRequest] = []
         self._returned: dict[str, str] = {}
         """Node → the directory with which it came back; bounded by the number of nodes."""
@@ -76,6 +76,13 @@ class Memberships:
             return [Done(call.token, Refused("not-leader", self._replicator.leader))]
         if call.record.level <= level:
             return [Done(call.token, Kept())]
+        self._asked.append(call)
+        return []
+
+    def take_time_epoch(self, call: BeginTimeEpoch, *, serving: bool) -> list[Done]:
+        """Accept a request for a time epoch. Returns the answer that needs no record."""
+        if not serving:
+            return [Done(call.token, Refused("not-leader", self._replicator.leader))]
         self._asked.append(call)
         return []
 
@@ -109,7 +116,7 @@ class Memberships:
         """Remember a node that came back, on every replica: the next leader needs it too."""
         self._returned[call.node] = call.incarnation
 
-    def due(self, now_ns: int) -> MemberRequest | RaiseLevel | None:
+    def due(self, now_ns: int) -> MemberRequest | RaiseLevel | BeginTimeEpoch | None:
         """The next change to try, on a leader that serves or that is a master; None if there is none now. Requested changes are tried once,
         the leader's own ones repeatedly."""
         if self._asked:

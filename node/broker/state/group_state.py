@@ -29,6 +29,7 @@ from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash, split_record
 from ledgermq.proto.levels import FIRST_LEVEL
 from ledgermq.proto.names import HALF_TOPIC, LITE_SEPARATOR, parent_of, stored_name
+from ledgermq.proto.time_epochs import NO_EPOCHS
 from ledgermq.proto.types import I32, I64, GroupConfig, ReplicaStatus, TopicConfig, TopicKind
 
 _STORE_MS_IN_RECORD = slice(56, 64)
@@ -91,6 +92,8 @@ class State:
         self.chain_crc = 0
         self.store_ms = 0
         """Store time of the last applied entry."""
+        self.time_epochs = NO_EPOCHS
+        """Replaced, never mutated, because other threads hold it."""
         self.settled = True
         """Whether no part of the range after `applied_index` is applied. False while a full disk leaves a range half applied."""
 
@@ -235,17 +238,17 @@ class State:
         fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), call.max_bytes, side="right"))) if count else 0
         rows = zip(positions[:fits].tolist(), sizes[:fits].tolist(), strict=True)
         records = tuple([self.record(position, size) for position, size in rows])
-        return Peeked(records, first + len(records), end, begin)
+        return Peeked(records, first + len(records), end, begin, self.time_epochs)
 
     def stored_ms(self, topic: str, queue: int, offset: int) -> int:
-        """The store time of an existing message."""
+        """When an existing message counts as stored."""
         positions, sizes, _ = self.units(topic, queue, offset, 1)
         # Read the whole record: a part of it cannot be verified.
         record = self.record(int(positions[0]), int(sizes[0]))
-        return int.from_bytes(record[_STORE_MS_IN_RECORD], "big", signed=True)
+        return self.time_epochs.counted(int.from_bytes(record[_STORE_MS_IN_RECORD], "big", signed=True), int(positions[0]))
 
     def offset_at(self, topic: str, queue: int, store_ms: int) -> int:
-        """The first offset stored at or after a time. Store times never decrease along the log."""
+        """The first offset stored at or after a time. The times at which messages count as stored never decrease along the log."""
         low, high = self.begin(topic, queue), self.end(topic, queue)
         while low < high:
             middle = (low + high) // 2

@@ -33,6 +33,7 @@ from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, TIM
 from ledgermq.proto.native_ids import Run, native_runs
 from ledgermq.proto.properties import parse
 from ledgermq.proto.ranges import cut, record_of
+from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.types import I32, Permission, Range, TopicConfig, TopicDurability, TopicKind
 from ledgermq.storage.snapshot import export_minimums
 
@@ -48,7 +49,7 @@ _Special = control.ControlRecord | Mark | NewHalf | Run
 
 _SPECIAL_TOPICS = CONTROL_TOPICS | {HALF_TOPIC}
 
-_BETWEEN = control.TopicRecord | control.TrimRecord | control.LiteRecord | control.LevelRecord
+_BETWEEN = control.TopicRecord | control.TrimRecord | control.LiteRecord | control.LevelRecord | control.TimeEpochRecord
 """Records whose effect depends on which messages precede them."""
 
 
@@ -70,6 +71,8 @@ class Effects:
     """Lite sets that changed, and the names that are new in them."""
     vanished: list[str]
     """Stored lite topics that no longer exist."""
+    time_epoch: bool = False
+    """A time epoch began."""
 
 
 class Machine(State):
@@ -130,6 +133,9 @@ class Machine(State):
                 del records[0]
             elif isinstance(first, control.LevelRecord):
                 self._apply_level(first)
+                del records[0]
+            elif isinstance(first, control.TimeEpochRecord):
+                self._apply_time_epoch(TimeEpoch(entries.first_index, entries.pos, _store_ms(entries, 0)), effects)
                 del records[0]
         if self._lite_floors:
             self._begin_lite_topics(columns.topics)
@@ -274,6 +280,16 @@ class Machine(State):
             self.letters.trim(topic, self.begin(topic, 0))
         effects.halves.extend(self.transactions.raise_minimum(self._queues.min_offset(HALF_TOPIC, HALF_QUEUE)))
 
+    def _apply_time_epoch(self, began: TimeEpoch, effects: Effects) -> None:
+        """Whatever the state knows a later store time of counts as stored now. Idempotent, because a full disk may interrupt it."""
+        effects.time_epoch = True
+        known, self.time_epochs = self.time_epochs, self.time_epochs.with_begin(began)
+        if self.time_epochs is not known:
+            self.ids.begin_time_epoch(began.ms)
+            self.producers.begin_time_epoch(began.ms)
+            self.transactions.begin_time_epoch(began.ms)
+            self.timers.begin_time_epoch(began.ms, lambda slot: self.end(TIMER_TOPIC, slot))
+
     def _begin_lite_topics(self, topics: Iterable[str]) -> None:
         """New lite topics begin above all offsets of vanished ones, so that no queue offset is ever used twice."""
         for topic in topics:
@@ -387,6 +403,7 @@ class Machine(State):
             "applied_end_pos": self.applied_end_pos,
             "chain_crc": self.chain_crc,
             "store_ms": self.store_ms,
+            **({"time_epochs": self.time_epochs.export()} if self.time_epochs else {}),
             "queues": {topic: {str(queue): end for queue, end in ends.items()} for topic, ends in self._queues.next_offsets().items()},
             "minimums": export_minimums(self._queues.minimums()),
             "members": None if self.members is None else export_members(self.members),
@@ -430,6 +447,7 @@ class Machine(State):
             if LITE_SEPARATOR in topic:
                 self._lite_topics.setdefault(parent_of(topic), {})[topic] = None
         self.retained.restore(exported["retained"])
+        self.time_epochs = TimeEpochs.restored(exported.get("time_epochs", ()))
         self.applied_index = exported["applied_index"]
         self.applied_term = exported["applied_term"]
         self.applied_end_pos = exported["applied_end_pos"]

@@ -101,6 +101,14 @@ class Ids:
         """The topic was deleted, began a new incarnation, or has no window any more."""
         self.count -= len(self._of_topic.pop(topic, ()))
 
+    def begin_time_epoch(self, ms: int) -> None:
+        """What was stored later than this counts as stored now, so that its window ends after its length."""
+        mask = (1 << _MS_BITS) - 1
+        for known in self._of_topic.values():
+            for key, packed in known.items():
+                if packed & mask > ms:
+                    known[key] = packed & ~mask | ms
+
     def export(self) -> dict[str, Any]:
         """The state as JSON values (format §11). The engine waits for it, so nothing is unpacked."""
         out = {}

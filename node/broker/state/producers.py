@@ -129,6 +129,11 @@ class Producers:
             producer.digest = content_digest(entries, run.at, run.count, producer.digest)
         self._heard(run.producer_id, producer, store_ms)
 
+    def begin_time_epoch(self, ms: int) -> None:
+        """Producers that were last heard later than this count as heard now."""
+        for producer in (*self._unnamed.values(), *self._named.values()):
+            producer.last_ms = min(producer.last_ms, ms)
+
     def _heard(self, number: int, producer: Producer, store_ms: int) -> None:
         producer.last_ms = store_ms
         (self._named if producer.name else self._unnamed).move_to_end(number)

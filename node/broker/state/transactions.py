@@ -114,6 +114,12 @@ class Transactions:
             del self.halves[offset]
         return gone
 
+    def begin_time_epoch(self, ms: int) -> None:
+        """Halves that were stored later than this count as stored now."""
+        for offset, half in self.halves.items():
+            if half.stored_ms > ms:
+                self.halves[offset] = replace(half, stored_ms=ms)
+
     def _end(self, offset: int, how: str) -> bool:
         if self.halves.pop(offset, None) is None:
             return False

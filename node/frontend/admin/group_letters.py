@@ -54,7 +54,8 @@ class GroupLetters:
             if not peeked.records:
                 return reply
             first = peeked.next_offset - len(peeked.records)
-            page = [message_of(record, *_named(topic), 0, group, 0, first + at) for at, record in enumerate(peeked.records)]
+            records, epochs = enumerate(peeked.records, first), peeked.time_epochs
+            page = [message_of(record, *_named(topic), 0, group, 0, at, epochs) for at, record in records]
             # If letters were trimmed meanwhile, the page begins at a higher offset than was asked for.
             page = [message for message in page if message.offset < wanted.end]
             if wanted.HasField("end_ms"):

@@ -34,7 +34,16 @@ from ledgermq.node.frontend.admin.copies import copy_of, judged
 from ledgermq.node.frontend.admin.explaining import Explainer
 from ledgermq.node.frontend.admin.group_letters import GroupLetters
 from ledgermq.node.frontend.admin.group_progress import lite_topics_of, progress, readers_of
-from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, ReadThrough, confirm, each_by_key, message_of, name_of
+from ledgermq.node.frontend.admin.group_reads import (
+    ANSWER_BYTES,
+    ANSWER_MAX,
+    ReadThrough,
+    confirm,
+    counted_ms,
+    each_by_key,
+    message_of,
+    name_of,
+)
 from ledgermq.node.frontend.admin.group_waiting import GroupWaiting
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.tier_reads import TierReads
@@ -44,6 +53,7 @@ from ledgermq.proto.names import TIMER_TOPIC, parse_member
 from ledgermq.proto.properties import DELIVER_MS, REAL_QUEUE, REAL_TOPIC, Fields, parse
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage.errors import Damaged
 from ledgermq.storage.lookup import TIME_MAX, Lookup
 from ledgermq.storage.tiered.object_store import StoreFailure
@@ -132,9 +142,10 @@ class GroupQueries:
             setbacks = index.setbacks
             lagging = await self._until_indexed(group)
             begins, stored = await self._through.begins(group, query.topic), self._through.stored(group)
-            lookup, timers = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.machine.timers))
+            look = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.machine.timers, hosted.machine.time_epochs))
+            lookup, timers, epochs = look
             try:
-                rows, complete = await asyncio.to_thread(_look_up, lookup, stored, query, begins, timers)
+                rows, complete = await asyncio.to_thread(_look_up, lookup, stored, query, begins, timers, epochs)
             except StoreFailure as failure:
                 newer = "give a time to search only newer messages, which are on the disks"
                 raise fail(Code.HA_NOT_AVAILABLE, f"{TierReads.error(failure).message}; {newer}") from failure
@@ -155,11 +166,11 @@ class GroupQueries:
                 reply.more = True
                 break
             if record.topic != TIMER_TOPIC:
-                reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset))
+                reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset, epochs))
                 size += len(reply.messages[-1].body)
                 continue
             waits = parse(record.properties)
-            delayed = message_of(found.record, "", query.topic, 0, group, int(waits[REAL_QUEUE]), 0)
+            delayed = message_of(found.record, "", query.topic, 0, group, int(waits[REAL_QUEUE]), 0, epochs)
             delayed.delayed_until_ms = int(waits[DELIVER_MS])
             reply.messages.append(delayed)
         return reply
@@ -195,7 +206,7 @@ class GroupQueries:
             if taken is None:
                 continue
             queue, offset, record = taken
-            message = message_of(record, "", query.topic, 0, group, queue, offset)
+            message = message_of(record, "", query.topic, 0, group, queue, offset, scan.time_epochs)
             reply.messages.append(message)
             size += max(len(record), len(message.body))
         reply.more = bool(scan.heads)
@@ -288,7 +299,8 @@ class GroupQueries:
 
 
 class _Scan:
-    """Merges messages of several queues of one topic by store time. Keeps about `BUFFER_BYTES` of them, independent of their number."""
+    """Merges messages of several queues of one topic by the time at which they count as stored. Keeps about `BUFFER_BYTES` of them,
+    independent of their number."""
 
     def __init__(self, look: Callable[[str, str, int, int], Awaitable[Peeked]], group: str, topic: str, end_ms: int | None) -> None:
         self._look = look
@@ -297,6 +309,8 @@ class _Scan:
         self._end_ms = end_ms
         self.heads: list[tuple[int, int, int]] = []
         """(store time, queue, offset) of the next message of each queue, as a heap."""
+        self.time_epochs = NO_EPOCHS
+        """As of the last page."""
         self._pages: dict[int, deque[bytes]] = {}
         self._size = 0
 
@@ -321,7 +335,7 @@ class _Scan:
     async def _go_on(self, queue: int, offset: int) -> None:
         """Set the first offset of a queue's page; an empty page means the end of the queue."""
         page = self._pages[queue]
-        await self.add(queue, offset, decode_record(page[0]).store_ms if page else None)
+        await self.add(queue, offset, counted_ms(page[0], self.time_epochs) if page else None)
 
     async def _load(self, queue: int, offset: int) -> int:
         """Read the next page of a queue. Returns the offset of its first record, which is greater than `offset` if messages were trimmed
@@ -330,13 +344,14 @@ class _Scan:
             self._pages.clear()
             self._size = 0
         peeked = await self._look(self._group, self._topic, queue, offset)
+        self.time_epochs = peeked.time_epochs
         page = self._pages[queue] = deque(peeked.records)
         self._size += sum(map(len, page))
         return peeked.next_offset - len(page)
 
 
 def _look_up(
-    lookup: Lookup, stored: TierReader | None, query: peer_pb2.GroupQuery, begins: Sequence[int], timers: Any
+    lookup: Lookup, stored: TierReader | None, query: peer_pb2.GroupQuery, begins: Sequence[int], timers: Any, epochs: TimeEpochs
 ) -> tuple[list[tuple[Any, Any]], bool]:
     """Pairs (found, decoded record) of exact matches, newest first, up to the limits of one answer; and whether they are complete.
 
@@ -349,16 +364,18 @@ def _look_up(
     rows: list[tuple[Any, Any]] = []
     skipped = size = 0
     # A delayed message that is not delivered yet keeps its file on the disks.
-    places = [each_by_key(lookup, stored, query.topic, wanted, begin, end), lookup.each_by_key(TIMER_TOPIC, wanted, begin, end)]
+    of_topic = each_by_key(lookup, stored, query.topic, wanted, begin, end, epochs)
+    places = [of_topic, lookup.each_by_key(TIMER_TOPIC, wanted, begin, end, epochs)]
     for found in merge(*places, key=lambda found: -found.index):
         record = decode_record(found.record)
         if record.topic == TIMER_TOPIC:
             known = _waits(record, query.topic, timers)
         else:
             known = record.queue < len(begins) and record.queue_offset >= begins[record.queue]
-        if not known or not begin <= record.store_ms < end or not _is_wanted(query, decode_properties(record.properties)):
+        stored_ms = epochs.counted(record.store_ms, found.physical_offset)
+        if not known or not begin <= stored_ms < end or not _is_wanted(query, decode_properties(record.properties)):
             continue
-        if not rows and skipped < query.skip and record.store_ms == end - 1:
+        if not rows and skipped < query.skip and stored_ms == end - 1:
             skipped += 1
             continue
         if len(rows) >= query.max or size >= ANSWER_BYTES:

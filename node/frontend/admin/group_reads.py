@@ -4,6 +4,7 @@ service."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
@@ -15,6 +16,7 @@ from ledgermq.proto import admin_pb2
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import refused
+from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage.lookup import Found, Lookup
 from ledgermq.storage.tiered.tier_reader import TierReader
 
@@ -58,7 +60,7 @@ class ReadThrough:
         if found is None:
             return peeked
         records = tuple(found.records())
-        return Peeked(records, found.first + len(records), peeked.end_offset, found.first)
+        return replace(peeked, records=records, next_offset=found.first + len(records), begin_offset=found.first)
 
     async def begins(self, group: str, topic: str) -> list[int]:
         """The first offset of every queue that may be read here. Raises LedgerError if the topic is not in force."""
@@ -79,11 +81,12 @@ class ReadThrough:
         return found if self._tier is None else await self._tier.offset_at(group, topic, queue, store_ms, found)
 
     async def head(self, group: str, topic: str, queue: int, offset: int) -> tuple[int, int | None]:
-        """The first message from an offset on, and its store time in ms; None for the time at the end of the queue. Raises LedgerError."""
+        """The first message from an offset on, and when it counts as stored, in ms; None for the time at the end of the queue. Raises
+        LedgerError."""
         if self._tier is not None:
             found = await self._tier.entries(group, topic, queue, offset, 1, 1)
             if found is not None:
-                return found.first, decode_record(next(found.records())).store_ms
+                return found.first, counted_ms(next(found.records()), await self.time_epochs(group))
 
         def look(hosted: Any) -> tuple[int, int | None]:
             machine = hosted.machine
@@ -91,6 +94,10 @@ class ReadThrough:
             return first, machine.stored_ms(topic, queue, first) if first < machine.end(topic, queue) else None
 
         return await self._engine.run(group, look)
+
+    async def time_epochs(self, group: str) -> TimeEpochs:
+        """The time epochs of a broker group. Raises LedgerError."""
+        return await self._engine.run(group, lambda hosted: hosted.machine.time_epochs)
 
     async def entry(self, group: str, topic: str, queue: int, offset: int) -> bytes | None:
         """The entry of a message in the object store; None if the local log has it, or nothing has. Raises LedgerError."""
@@ -102,21 +109,32 @@ class ReadThrough:
         return None if self._tier is None else self._tier.reader(group)
 
 
-def each_by_key(lookup: Lookup, stored: TierReader | None, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[Found]:
+def each_by_key(
+    lookup: Lookup, stored: TierReader | None, topic: str, key: str, begin_ms: int, end_ms: int, epochs: TimeEpochs = NO_EPOCHS
+) -> Iterator[Found]:
     """Messages with a key, newest first: of the local log, then of the object store below it. Raises OSError, StorageError."""
     last = None
-    for found in lookup.each_by_key(topic, key, begin_ms, end_ms):
+    for found in lookup.each_by_key(topic, key, begin_ms, end_ms, epochs):
         last = found.physical_offset
         yield found
     # Asked after the local search: what was trimmed meanwhile is found in the store.
     if stored is None or not (begin := lookup.begin_pos):
         return
     below = begin if last is None else min(begin, last)
-    yield from stored.each_by_key(topic, key, begin_ms, end_ms, below)
+    yield from stored.each_by_key(topic, key, begin_ms, end_ms, below, epochs)
 
 
-def message_of(record: bytes, namespace: str, topic: str, number: int, group: str, queue: int, offset: int) -> admin_pb2.PeekedMessage:
-    """A message record in the form of the admin service. `number` is the queue's number over all broker groups of the topic."""
+def counted_ms(record: bytes, time_epochs: TimeEpochs) -> int:
+    """When a message record counts as stored."""
+    found = decode_record(record)
+    return time_epochs.counted(found.store_ms, found.physical_offset)
+
+
+def message_of(
+    record: bytes, namespace: str, topic: str, number: int, group: str, queue: int, offset: int, time_epochs: TimeEpochs = NO_EPOCHS
+) -> admin_pb2.PeekedMessage:
+    """A message record in the form of the admin service. `number` is the queue's number over all broker groups of the topic. Its store time
+    is that at which it counts as stored, because answers are put in this order."""
     found = plain(decode_record(record))
     fields = decode_properties(found.properties)
     return admin_pb2.PeekedMessage(
@@ -130,7 +148,7 @@ def message_of(record: bytes, namespace: str, topic: str, number: int, group: st
         properties=fields.user,
         body=bytes(found.body),
         born_ms=found.born_ms,
-        store_ms=found.store_ms,
+        store_ms=time_epochs.counted(found.store_ms, found.physical_offset),
         broker_group=group,
         group_queue=queue,
         body_encoding="gzip" if fields.gzip else None,

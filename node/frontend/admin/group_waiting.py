@@ -22,6 +22,7 @@ from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, REAL_QUEUE, REAL_TOPIC, TIMER_FIRST, parse
 from ledgermq.proto.status import refused
+from ledgermq.proto.time_epochs import TimeEpochs
 
 DELAYED, HALF = KINDS = ("delayed", "half")
 CANCELLED, GONE = "cancelled", "gone"
@@ -52,6 +53,7 @@ class GroupWaiting:
         reply = peer_pb2.GroupWaitingReply()
         page_of = _delayed_page if wanted.kind == DELAYED else _half_page
         epoch, offset, looked, size = wanted.epoch, wanted.offset, 0, 0
+        epochs = await self._engine.run(group, lambda hosted: hosted.machine.time_epochs)
         while len(reply.messages) < min(wanted.max, ANSWER_MAX) and size < ANSWER_BYTES and looked < LOOK_MAX:
             most = min(PAGE, wanted.max - len(reply.messages))
             page = await self._engine.run(group, page_of(wanted.topic, epoch, offset, most))
@@ -59,7 +61,7 @@ class GroupWaiting:
                 return reply
             epoch, offset, looked = page.epoch, page.offset, looked + page.looked
             for record, at, checks in page.rows:
-                message = _message(group, wanted, record, at, checks)
+                message = _message(group, wanted, record, at, checks, epochs)
                 if message is not None:
                     reply.messages.append(message)
                     size += len(message.message.body)
@@ -164,11 +166,13 @@ def _delayed_at(topic: str, place: admin_pb2.WaitingPlace) -> Callable[[Any], tu
     return look
 
 
-def _message(group: str, wanted: peer_pb2.GroupWaiting, record: bytes, at: int, checks: int) -> admin_pb2.WaitingMessage | None:
+def _message(
+    group: str, wanted: peer_pb2.GroupWaiting, record: bytes, at: int, checks: int, epochs: TimeEpochs
+) -> admin_pb2.WaitingMessage | None:
     """A record that waits, in the form of the admin service; None if it is not wanted."""
     stored = parse(decode_record(record).properties)
     name = name_of(wanted.topic)
-    message = message_of(record, name.namespace, name.name, 0, group, int(stored.get(REAL_QUEUE, "0")), 0)
+    message = message_of(record, name.namespace, name.name, 0, group, int(stored.get(REAL_QUEUE, "0")), 0, epochs)
     if wanted.message_ids and message.message_id not in wanted.message_ids:
         return None
     if wanted.HasField("begin_ms") and message.store_ms < wanted.begin_ms:

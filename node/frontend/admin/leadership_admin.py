@@ -1,4 +1,5 @@
-"""Operator commands for leadership, on any node: hand a broker group over, show why leadership moved, and leave before a planned stop.
+"""Operator commands for the leader of a broker group, on any node: hand leadership over, show why it moved, leave before a planned stop,
+and begin a time epoch.
 
 A transfer is forwarded to the leader, as every call is, and answered there. The history is collected from every replica and merged here.
 `raft/` and `node/broker/group/handovers.py` decide what a handover does and when it is allowed.
@@ -13,18 +14,19 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.broker.calls.member_calls import HandedOver, HandingOver, HandOver
+from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, HandedOver, HandingOver, HandOver, TimeEpochBegun
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.group.leadership_history import LeadershipEvent, merged
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.raft.transfer import Cause
 
 TRANSFER_METHOD = "ledgermq.v1.Admin/TransferLeadership"
+TIME_EPOCH_METHOD = "ledgermq.v1.Admin/BeginTimeEpoch"
 HISTORY_METHOD = "ledgermq.v1.Admin/LeadershipHistory"
 LEADER_WITHIN_S = 5.0
 PEER_WITHIN_S = 1.5
@@ -108,6 +110,35 @@ class Leadership:
         outcome = await self._engine.call(group, call)
         assert isinstance(outcome, HandedOver | HandingOver | Refused), outcome
         return outcome
+
+    # -- time epochs
+
+    async def begin_time_epoch(self, group: str, user: str) -> admin_pb2.BeginTimeEpochResponse:
+        """Begin a time epoch, from any node. Raises LedgerError."""
+        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
+        request = peer_pb2.GroupTimeEpoch(user=user).SerializeToString()
+        try:
+            responses = await self._forwarder.submit(group, TIME_EPOCH_METHOD, {}, request, deadline)
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        answer = admin_pb2.BeginTimeEpochResponse.FromString(responses[0])
+        if answer.status.code != Code.OK:
+            raise fail(answer.status.code, answer.status.message)
+        return answer
+
+    async def begin_time_epoch_here(self, group: str, user: str) -> admin_pb2.BeginTimeEpochResponse:
+        """Begin a time epoch in a broker group that this node leads. The status carries a refusal that no other node would change; raises
+        CallRefused otherwise."""
+        outcome = await self._engine.call(group, BeginTimeEpoch(self._engine.new_token(), user))
+        if isinstance(outcome, Refused):
+            if outcome.reason != "time-epoch-refused":
+                raise CallRefused(outcome)
+            error = refused(outcome.reason, outcome.detail)
+            return admin_pb2.BeginTimeEpochResponse(status=admin_pb2.Status(code=int(error.code), message=error.message))
+        assert isinstance(outcome, TimeEpochBegun), outcome
+        log.warning("time epoch begun", group=group, before_ms=outcome.before_ms, ms=outcome.ms, user=user)
+        status = admin_pb2.Status(code=int(Code.OK))
+        return admin_pb2.BeginTimeEpochResponse(status=status, before_ms=outcome.before_ms, ms=outcome.ms)
 
     # -- the history
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,7 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, kernels, peer_pb2
 from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.names import stored_name
+from ledgermq.proto.time_epochs import AHEAD_MS
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
 from ledgermq.proto.workers import WORKER_NAME
 from ledgermq.raft.config import Rule
@@ -112,6 +114,9 @@ class Overview:
         view = self._engine.views.get(status.group)
         if view is not None:
             info.level = view.level
+            ahead_ms = view.store_ms - time.time_ns() // 1_000_000
+            if view.serving and ahead_ms > AHEAD_MS:
+                info.store_time_ahead_ms = ahead_ms
         if view is not None and view.members is not None:
             info.voters.extend(view.members.voters)
             info.learners.extend(sorted(view.members.learners))
@@ -324,6 +329,8 @@ def _merged_group(
         merged.leader = leading.replicas[0].node
         merged.files_kept.update(leading.files_kept)
         merged.disputed_files.extend(leading.disputed_files)
+        if leading.HasField("store_time_ahead_ms"):
+            merged.store_time_ahead_ms = leading.store_time_ahead_ms
     if reports:
         newest = leading or max(reports.values(), key=lambda info: info.commit_index)
         merged.term = newest.term

@@ -85,7 +85,7 @@ class Peeks:
             found = await self._look(group, stored, queue, first, stop - first)
             begin = found.next_offset - len(found.records)
             for offset, record in enumerate(found.records, begin):
-                messages.append(message_of(record, topic.namespace, topic.name, number, group, queue, offset))
+                messages.append(message_of(record, topic.namespace, topic.name, number, group, queue, offset, found.time_epochs))
                 size += len(messages[-1].body)
                 if size >= PEEK_BYTES:
                     # Decompressed bodies are longer than the bytes read.

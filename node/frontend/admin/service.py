@@ -18,7 +18,7 @@ from ledgermq.node.frontend.admin.client_list import METHOD as CLIENTS_METHOD
 from ledgermq.node.frontend.admin.client_list import ClientList
 from ledgermq.node.frontend.admin.group_reads import name_of
 from ledgermq.node.frontend.admin.group_settings import given_of, group_info, settings_of
-from ledgermq.node.frontend.admin.leadership_admin import HISTORY_METHOD, TRANSFER_METHOD, Leadership
+from ledgermq.node.frontend.admin.leadership_admin import HISTORY_METHOD, TIME_EPOCH_METHOD, TRANSFER_METHOD, Leadership
 from ledgermq.node.frontend.admin.letters_admin import DeadLetters
 from ledgermq.node.frontend.admin.member_admin import CHANGE_METHOD, Members
 from ledgermq.node.frontend.admin.node_details import METHOD as NODE_METHOD
@@ -393,6 +393,11 @@ class AdminService:
         return await self._leadership.transfer(request)
 
     @_answered
+    async def BeginTimeEpoch(self, request: Any, context: ServerCall) -> admin_pb2.BeginTimeEpochResponse:
+        await self._require_broker_group(request.broker_group)
+        return await self._leadership.begin_time_epoch(request.broker_group, caller())
+
+    @_answered
     async def LeadershipHistory(self, request: Any, context: ServerCall) -> admin_pb2.LeadershipHistoryResponse:
         await self._require_broker_group(request.broker_group)
         return await self._leadership.history(request)
@@ -519,6 +524,9 @@ class AdminService:
         if method == TRANSFER_METHOD:
             transfer = admin_pb2.TransferLeadershipRequest.FromString(request)
             return [(await self._leadership.transfer_here(transfer)).SerializeToString()]
+        if method == TIME_EPOCH_METHOD:
+            user = peer_pb2.GroupTimeEpoch.FromString(request).user
+            return [(await self._leadership.begin_time_epoch_here(group, user)).SerializeToString()]
         if method == CHANGE_METHOD:
             change = admin_pb2.ChangeMemberRequest.FromString(request)
             # Without a group it is the whole request of a node that removes itself.

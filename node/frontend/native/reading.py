@@ -18,6 +18,7 @@ import numpy as np
 from ledgermq.node.broker.state.recent import Recent
 from ledgermq.node.frontend.native.answers import Batch
 from ledgermq.proto.layout import ENTRY_MIN_BYTES, HEADER_BYTES
+from ledgermq.proto.time_epochs import TimeEpochs
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.entry_reader import EntryReader, Piece
 from ledgermq.storage.queue_reader import QueueReader
@@ -117,17 +118,19 @@ class Files:
         pieces = self._entries.read(positions, sizes, queue, first)
         return None if pieces is None else Batch(queue, first, sizes, pieces, "cold", _behind(positions, sizes))
 
-    def offset_at(self, topic: str, queue: int, low: int, high: int, store_ms: int) -> int:
-        """The first offset in low … high−1 that was stored at `store_ms` or later; `high` if there is none. Raises OSError, LogDamaged."""
+    def offset_at(self, topic: str, queue: int, low: int, high: int, store_ms: int, epochs: TimeEpochs) -> int:
+        """The first offset in low … high−1 that counts as stored at `store_ms` or later; `high` if there is none. Raises OSError,
+        LogDamaged."""
 
         def stored(offset: int) -> int:
             units = self._queues.read(topic, queue, offset, 1)
             if units is None:
                 # Retention removed it: it is older than every retained message.
                 return -1
-            data = self._entries.reader.record_bytes(int(units.physical_offsets[0]) + _STORE_MS_AT, 8)
+            position = int(units.physical_offsets[0])
+            data = self._entries.reader.record_bytes(position + _STORE_MS_AT, 8)
             # Committed, but not in this file yet: newer than every message in it.
-            return -1 if data is None else int.from_bytes(data, "big") if len(data) == 8 else _LATEST
+            return -1 if data is None else epochs.counted(int.from_bytes(data, "big"), position) if len(data) == 8 else _LATEST
 
         return low + bisect_left(range(low, high), store_ms, key=stored)
 

@@ -83,9 +83,9 @@ class GroupSource:
         return found if self.tier is None else await self.tier.offset_at(self.group, topic, queue, store_ms, found)
 
     async def _local_offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
-        written = await self.run(lambda hosted: int(hosted.store.queues.written_offset(topic, queue)))
+        written, epochs = await self.run(lambda hosted: (int(hosted.store.queues.written_offset(topic, queue)), hosted.machine.time_epochs))
         high = max(begin, min(written, end))
-        found = await self.cold(lambda: self.files.offset_at(topic, queue, begin, high, store_ms))
+        found = await self.cold(lambda: self.files.offset_at(topic, queue, begin, high, store_ms, epochs))
         if found < high or high == end:
             return found
         # The other units wait in memory.

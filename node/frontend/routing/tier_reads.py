@@ -44,7 +44,7 @@ class Bounds:
 def bounds_of(hosted: Any, topic: str, queue: int) -> Bounds:
     """Runs between two turns."""
     machine = hosted.machine
-    local = LocalBegin(machine.begin(topic, queue), machine.begin_pos)
+    local = LocalBegin(machine.begin(topic, queue), machine.begin_pos, machine.time_epochs)
     return Bounds(machine.floor(topic, queue), local, machine.end(topic, queue))
 
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
+from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage.errors import NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader
@@ -42,9 +43,11 @@ class MeasuredLookup(Lookup):
         super().__init__(reader, index)
         self._seconds = metrics.LOOKUP_SECONDS.labels(group)
 
-    def each_by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX) -> Iterator[Found]:
+    def each_by_key(
+        self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, epochs: TimeEpochs = NO_EPOCHS
+    ) -> Iterator[Found]:
         spent = 0.0
-        each = super().each_by_key(stored_topic, key, begin_ms, end_ms)
+        each = super().each_by_key(stored_topic, key, begin_ms, end_ms, epochs)
         try:
             while True:
                 began = time.perf_counter()

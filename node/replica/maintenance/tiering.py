@@ -31,6 +31,7 @@ from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import LedgerError
+from ledgermq.proto.time_epochs import TimeEpochs
 from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import Disk
@@ -103,6 +104,7 @@ class _Look:
     sha256: str | None
     keep_from: int
     """Total retention keeps what is from here on: the log by its records, and what readers pin."""
+    time_epochs: TimeEpochs
 
 
 @dataclass(slots=True)
@@ -306,7 +308,7 @@ class Tiering:
         if not look.leads:
             watch.not_removed = None
             return
-        begin, waits_for = due(files, self._limits, self._now_ms(), look.keep_from), None
+        begin, waits_for = due(files, self._limits, self._now_ms(), look.keep_from, look.time_epochs), None
         watch.total_at_s = self._now_s() + TOTAL_EVERY_S
         try:
             if begin is None:
@@ -528,6 +530,7 @@ def _looking(verified_pos: int) -> Callable[[OpenReplica], _Look]:
             before,
             sha256,
             min([retained.begin_pos, *running.pins.held()]),
+            running.machine.time_epochs,
         )
 
     return look

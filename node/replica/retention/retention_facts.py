@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.machine import Machine, last_store_ms
@@ -58,6 +59,9 @@ class FileBook:
         found, log = list(self._complete()), self._log
         base, first = (found[-1].next_base, found[-1].last_index + 1) if found else (self._machine.begin_pos, self._machine.begin_index)
         end = log.end_index, log.end_pos, log.end_term, log.end_chain
+        # The age of a file counts from the time at which its last entry counts as stored.
+        if epochs := self._machine.time_epochs:
+            found = [replace(file, last_store_ms=epochs.counted(file.last_store_ms, file.end_pos - 1)) for file in found]
         return [*found, LogFile(base, self._size, first, *end, self._machine.store_ms, sealed=False)]
 
     def _complete(self) -> Iterator[LogFile]:
@@ -112,8 +116,9 @@ class FileBook:
         return self._log.pos_of(min(index, self._log.end_index) + 1)
 
     def store_ms(self, index: int) -> int:
-        """The store time of an entry of this log; for a trimmed entry, that of the first one that is kept."""
-        return last_store_ms(self._log.read(min(max(index, self._machine.begin_index), self._log.end_index), 1))
+        """When an entry of this log counts as stored; for a trimmed entry, the first one that is kept."""
+        entry = self._log.read(min(max(index, self._machine.begin_index), self._log.end_index), 1)
+        return self._machine.time_epochs.counted(last_store_ms(entry), entry.pos)
 
 
 def observer_pins(
