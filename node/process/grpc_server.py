@@ -30,6 +30,7 @@ from ledgermq.node.frontend.ports import (
 from ledgermq.node.frontend.rocketmq.messaging import REQUEST_BYTES
 from ledgermq.node.frontend.security.front import Front
 from ledgermq.node.process.addresses import target
+from ledgermq.node.runtime.answer_budget import CONNECTION, connection_of
 from ledgermq.node.runtime.certificates import CertificateFiles, Pems
 
 OPTIONS = (
@@ -181,6 +182,7 @@ def _handler(method: Method) -> Any:
 
 def _with_request(serve: Callable[[bytes, ServerCall], Awaitable[Any]]) -> Any:
     async def served(data: bytes, context: Any) -> Any:
+        CONNECTION.set(connection_of(context.peer()))
         try:
             return await serve(data, _GrpcCall(context))
         except CallAborted as error:
@@ -194,6 +196,7 @@ def _with_request(serve: Callable[[bytes, ServerCall], Awaitable[Any]]) -> Any:
 
 def _without_request(method: StreamMethod) -> Any:
     async def served(_: Any, context: Any) -> None:
+        CONNECTION.set(connection_of(context.peer()))
         try:
             await method.serve(_GrpcCall(context))
         except CallAborted as error:

@@ -25,6 +25,7 @@ from ledgermq.node.process.topic_figures import TopicFigures
 from ledgermq.node.replica.consensus.catch_up import STATES
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime import metrics, mirrored
+from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.proto import kernels
 from ledgermq.proto.types import ReplicaStatus, Role
 
@@ -124,6 +125,9 @@ class StateCollector(Collector):
         calls = mirrored.OPEN_CALLS.gauge()
         calls.add_metric([], self._engine.open_calls)
         yield calls
+        answers = mirrored.ANSWER_BYTES.gauge()
+        answers.add_metric([], ANSWERS.held_bytes)
+        yield answers
         queued = mirrored.PEER_QUEUE_BYTES.gauge()
         for peer, size in self._queued_bytes().items():
             queued.add_metric([peer], size)

@@ -32,6 +32,7 @@ from ledgermq.node.frontend.ports import (
 )
 from ledgermq.node.frontend.rocketmq.messaging import REQUEST_BYTES
 from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.answer_budget import CONNECTION, SMALL_BYTES, connection_of
 from ledgermq.node.runtime.certificates import LOOK_EVERY_S, CertificateFiles, Pems
 from ledgermq.node.runtime.logs import get_logger
 
@@ -205,6 +206,7 @@ class NativeServer:
 
     async def _serve(self, method: Method, call: _NativeCall, message: bytes | None) -> None:
         """Run a handler, and end the call with what it returns or raises."""
+        CONNECTION.set(connection_of(call.peer()))
         answer: bytes | None = None
         code, details = StatusCode.OK, ""
         try:
@@ -219,6 +221,12 @@ class NativeServer:
             else:
                 assert message is not None, "the method takes one request"
                 answer = await method.serve(message, call)
+                if isinstance(answer, bytes) and len(answer) > SMALL_BYTES:
+                    # The task ends when the socket has taken the answer, because until then the memory is held (`answer_budget.py`).
+                    message, whole, answer = None, answer, None
+                    await call.write(whole)
+                    del whole
+                    return await call.finish()
         except CallAborted as error:
             code, details = error.code, error.details
             if error.trailing_metadata:

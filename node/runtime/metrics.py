@@ -208,6 +208,14 @@ FETCH_CREDIT_WAITS = _counter("ledgermq_fetch_credit_waits_total", "Times that a
 CONNECTIONS_REFUSED = _counter(
     "ledgermq_connections_refused_total", "Client connections that the port's front end closed, by reason.", "reason"
 )
+CALLS_REFUSED = _counter(
+    "ledgermq_calls_refused_total",
+    "Calls that a bound on memory ended, by reason: buffers, too-large, unread (the port's front end), answers, requests.",
+    "reason",
+)
+ANSWER_WAITS = _counter(
+    "ledgermq_answer_waits_total", "Reads of Fetch and of the administration that waited until clients had taken earlier answers."
+)
 UNREADABLE_BODIES = _counter(
     "ledgermq_unreadable_bodies_total", "Compressed bodies that contradict their record and were delivered as stored."
 )

@@ -82,6 +82,8 @@ pub struct Watch {
     pub heard: Cell<Instant>,
     /// The socket took fewer bytes than it was offered.
     pub blocked: Cell<bool>,
+    /// Bytes of answers that the socket has taken: of frames DATA, HEADERS and CONTINUATION.
+    pub taken: Cell<u64>,
     /// Calls that are open.
     pub calls: Cell<usize>,
     pub flood: Cell<Option<Flood>>,
@@ -249,6 +251,7 @@ impl Guard {
         let watch = Rc::new(Watch {
             heard: Cell::new(now),
             blocked: Cell::new(false),
+            taken: Cell::new(0),
             calls: Cell::new(0),
             flood: Cell::new(None),
         });
@@ -273,6 +276,9 @@ impl Guard {
             let (taken, found) = self.outgoing.next(&bytes[at..]);
             if matches!(found, Found::Header(DATA | HEADERS, _, _)) {
                 counts.sent_since_ping = true;
+                self.watch.taken.set(self.watch.taken.get() + 1);
+            } else if matches!(found, Found::Payload(DATA | HEADERS | CONTINUATION)) {
+                self.watch.taken.set(self.watch.taken.get() + taken as u64);
             }
             at += taken;
         }

@@ -21,6 +21,7 @@ from ledgermq.node.frontend.rocketmq.wire.validation import Caller, duration_ms,
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.routing.tier_reads import TierReads
+from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.layout import split_record
 from ledgermq.proto.status import Code, fail
@@ -95,6 +96,7 @@ class Puller:
             except CallRefused as refusal:
                 if refusal.refused.reason not in AGAIN:
                     raise
+        await ANSWERS.room(last)
         return await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, last, repeatable=True)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
