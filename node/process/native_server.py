@@ -68,7 +68,7 @@ class NativeServer:
         self._answer_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._refused: dict[str, int] = {}
-        """Refused connections by reason, as last counted."""
+        """Refused connections and calls by reason, as last counted."""
         self._drained: asyncio.Event = asyncio.Event()
 
     def add_service(self, name: str, methods: Mapping[str, Method]) -> None:
@@ -86,6 +86,10 @@ class NativeServer:
             max_connections=where.limits.connections,
             max_connections_per_address=where.limits.connections_per_address,
             new_connections_per_s=where.limits.new_connections_per_s,
+            # The other half is for answers with messages before they come here (`answer_budget.py`).
+            max_buffered_bytes=where.memory.buffered_bytes // 2,
+            max_unsent_bytes=where.memory.connection_bytes,
+            unread_answer_s=where.memory.unread_ms / 1000,
         )
         try:
             for path, method in self._methods.items():
@@ -152,10 +156,12 @@ class NativeServer:
 
     def _count(self, stats: Mapping[str, Any]) -> None:
         metrics.FRONT_CONNECTIONS.set(stats["connections"])
+        metrics.FRONT_BUFFERED_BYTES.set(stats["buffered_bytes"])
+        metrics.FRONT_UNSENT_BYTES.set(stats["unsent_bytes"])
         for reason, count in stats["refused"].items():
-            if reason not in _REFUSED_CALLS:
-                metrics.CONNECTIONS_REFUSED.labels(reason).inc(count - self._refused.get(reason, 0))
-                self._refused[reason] = count
+            refused = metrics.CALLS_REFUSED if reason in _REFUSED_CALLS else metrics.CONNECTIONS_REFUSED
+            refused.labels(reason).inc(count - self._refused.get(reason, 0))
+            self._refused[reason] = count
 
     # -- events
 

@@ -192,6 +192,10 @@ CALLS_LEFT = _counter("ledgermq_calls_left_total", "Calls whose client disconnec
 PERMISSIONS_DENIED = _counter("ledgermq_permissions_denied_total", "Calls of users without the required permission.")
 OVER_QUOTA = _counter("ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS because of a quota, by kind of quota.", "kind")
 FRONT_CONNECTIONS = _gauge("ledgermq_front_connections", "Open client connections, if the port's front end counts them.")
+FRONT_BUFFERED_BYTES = _gauge(
+    "ledgermq_front_buffered_bytes", "Memory of requests and answers in the port's front end, at most half of limits.buffered_bytes."
+)
+FRONT_UNSENT_BYTES = _gauge("ledgermq_front_unsent_bytes", "The part of it that answers hold until the sockets of clients have taken them.")
 FETCH_STREAMS = _gauge("ledgermq_fetch_streams", "Native readers of a broker group led here.", "broker_group")
 JOIN_STREAMS = _gauge("ledgermq_join_streams", "Members of native consumer groups that this node coordinates.")
 FETCHED_BYTES = _counter(

@@ -403,15 +403,6 @@ impl Connection {
 
     /// End what is due. Returns the next time of the connection itself; those of its calls are in the timers. Fails if the connection is over.
     fn expire(&mut self, now: Instant) -> Result<Instant, (&'static str, String)> {
-        let patience = self.common.shared.limits.unread_answer;
-        let (unsent, taken) = (self.common.account.unsent(), self.common.watch.taken.get());
-        let Ok(read_by) = self.reading.look(now, unsent, taken, patience) else {
-            let words = format!(
-                "it took nothing of its answers for {} s",
-                patience.as_secs()
-            );
-            return Err(("stalled", words));
-        };
         while let Some(&(at, stream)) = self.common.timers.first() {
             if at > now {
                 break;
@@ -421,6 +412,16 @@ impl Connection {
                 call.timed_out(&mut self.common);
             }
         }
+        // A call that ended is reset first: the connection ends if not even that helps.
+        let patience = self.common.shared.limits.unread_answer;
+        let (unsent, taken) = (self.common.account.unsent(), self.common.watch.taken.get());
+        let Ok(read_by) = self.reading.look(now, unsent, taken, patience) else {
+            let words = format!(
+                "it took nothing of its answers for {} s",
+                patience.as_secs()
+            );
+            return Err(("stalled", words));
+        };
         let Ok(next) = self.keep_alive(now) else {
             return Err(("keepalive", "it did not answer a ping".to_owned()));
         };
@@ -525,5 +526,35 @@ impl Drop for Connection {
         for (_, (mut call, _)) in self.calls.drain() {
             call.abandon(&mut self.common, Ended::Connection);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_connection_ends_a_minute_after_the_last_byte_that_it_took() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut reading = Reading::default();
+        assert_eq!(reading.look(at(0), 10, 0, MINUTE), Ok(Some(at(60))));
+        assert_eq!(reading.look(at(59), 10, 1, MINUTE), Ok(Some(at(119))));
+        assert_eq!(reading.look(at(118), 500, 1, MINUTE), Ok(Some(at(119))));
+        assert_eq!(reading.look(at(119), 500, 1, MINUTE), Err(()));
+    }
+
+    #[test]
+    fn an_idle_connection_does_not_end() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut reading = Reading::default();
+        assert_eq!(reading.look(at(0), 10, 5, MINUTE), Ok(Some(at(60))));
+        assert_eq!(reading.look(at(1), 0, 5, MINUTE), Ok(None));
+        assert_eq!(reading.look(at(3600), 0, 5, MINUTE), Ok(None));
+        // The minute begins with the answer that waits, not with the last one that was taken.
+        assert_eq!(reading.look(at(3600), 10, 5, MINUTE), Ok(Some(at(3660))));
     }
 }

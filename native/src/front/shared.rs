@@ -347,3 +347,45 @@ impl Drop for Charge {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared(max_buffered: usize) -> Arc<Shared> {
+        let second = Duration::from_secs(1);
+        let limits = Limits {
+            max_message: 1,
+            max_header: 1,
+            max_streams: 1,
+            handshake: second,
+            keepalive: second,
+            keepalive_timeout: second,
+            min_ping_interval: second,
+            max_ping_strikes: 0,
+            stream_window: 1,
+            stream_send: 1,
+            unread_answer: second,
+            max_buffered,
+            max_unsent: 1,
+        };
+        Arc::new(Shared::new(limits, Admission::new(0, 0, 0.0), 1).unwrap())
+    }
+
+    #[test]
+    fn a_message_is_charged_until_its_last_part_is_dropped() {
+        let (shared, account) = (shared(1000), Arc::default());
+        let charge = Charge::new(&shared, 600).unwrap();
+        assert!(Charge::new(&shared, 401).is_none());
+        let mut rest = Framed::new(vec![7; 600], charge).sent_by(&account);
+        let first = rest.split_to(599);
+        assert_eq!((account.unsent(), shared.unsent()), (600, 600));
+        drop(first);
+        assert_eq!((account.unsent(), shared.buffered()), (600, 600));
+        drop(rest);
+        assert_eq!(
+            (account.unsent(), shared.unsent(), shared.buffered()),
+            (0, 0, 0)
+        );
+    }
+}
