@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ledgermq.node.broker.calls.consumer_calls import Receive, Received
 from ledgermq.node.broker.calls.outcome import UNREAD
@@ -51,8 +51,9 @@ def leading(budget: Budget) -> Bench:
     return bench
 
 
-def pull(bench: Bench, offset: int = 0, wait_ns: int = 5 * SECOND) -> Pull:
-    return Pull(next(bench.tokens), "t", 0, offset, TagFilter(), 4, 1 << 20, bench.now_ns + wait_ns)
+def pull(bench: Bench, offset: int = 0, patience_ns: int = 0) -> Pull:
+    until_ns = bench.now_ns + 5 * SECOND
+    return Pull(next(bench.tokens), "t", 0, offset, TagFilter(), 4, 1 << 20, until_ns, patience_ns=patience_ns)
 
 
 def is_calm(bench: Bench) -> bool:
@@ -124,6 +125,26 @@ def test_what_was_not_read_until_the_deadline_is_refused_and_not_called_empty() 
     assert bench.done[waiting.token] == bench.done[polled.token] == UNREAD
     # Whether there was something behind the end was not looked at either.
     assert bench.done[nothing.token] == UNREAD
+
+
+def test_what_may_not_be_read_waits_beyond_the_poll_for_as_long_as_its_caller() -> None:
+    """So a read that does not wait for messages may still wait for room. Nothing else waits longer."""
+    bench = leading(budget := Budget(0))
+    waiting, empty = pull(bench, patience_ns=10 * SECOND), pull(bench, offset=40, patience_ns=10 * SECOND)
+    polled = replace(bench.poll(), patience_ns=10 * SECOND)
+    bench.turn(waiting, polled)
+    bench.pass_time(6 * SECOND)
+    assert not bench.done.keys() & {waiting.token, polled.token} and is_calm(bench)
+    budget.give_back(1 << 30)
+    bench.turn(empty)
+    assert isinstance(bench.done[waiting.token], Pulled) and isinstance(bench.done[polled.token], Received)
+    again = replace(bench.poll(group="h"), patience_ns=10 * SECOND)
+    budget.left = 0
+    bench.turn(again)
+    bench.pass_time(6 * SECOND)
+    assert bench.done[empty.token] == Pulled((), (), 40) and again.token not in bench.done
+    bench.pass_time(10 * SECOND)
+    assert bench.done[again.token] == UNREAD and not bench.group.leader.polls.deadlines
 
 
 def test_what_was_found_empty_stays_empty() -> None:

@@ -29,7 +29,7 @@ from ledgermq.node.broker.decisions.lite_serving import LiteServer
 from ledgermq.node.broker.decisions.picker import Picker
 from ledgermq.node.broker.decisions.plan import Awaited, Plan
 from ledgermq.node.broker.decisions.planner import Planner
-from ledgermq.node.broker.decisions.polls import END_GRID_NS, Pair, Polls
+from ledgermq.node.broker.decisions.polls import END_GRID_NS, Pair, Poll, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.timer_firing import TimerFiring, fire_times
@@ -277,15 +277,18 @@ class Leader:
         if not deadlines or now_ns < deadlines[0][0]:
             return []
         done: list[Done] = []
-        # Ending the last Receive of a pair ends its mark.
-        woken = dict(self.polls.woken)
-        for poll in self.polls.due(now_ns):
+        for poll in self.polls.due(now_ns, self._is_turned_away):
             why = "" if poll.leasing else self.tier.lacks(poll.pair)
-            if not (poll.leasing or why) and poll.pair in woken and not self._budget.admits(poll.call.token):
+            if not why and self._is_turned_away(poll):
                 done.append(Done(poll.call.token, UNREAD))
             else:
                 done.append(Done(poll.call.token, Refused("store-away", detail=why) if why else Received(())))
+            self.polls.remove(poll.call.token)
         return done
+
+    def _is_turned_away(self, poll: Poll) -> bool:
+        """Whether there may be messages for a Receive that may not be read now."""
+        return not poll.leasing and poll.pair in self.polls.woken and not self._budget.admits(poll.call.token)
 
     def has_work(self) -> bool:
         """Whether there is anything to plan."""

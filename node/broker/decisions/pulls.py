@@ -109,6 +109,10 @@ class Pulls:
             waiting = self.waiting.get(token)
             if waiting is not None:
                 unread = token in self.turned_away
+                end_ns = waiting.call.deadline_ns + waiting.call.patience_ns
+                if unread and now_ns < end_ns:
+                    heappush(self._deadlines, (end_ns, token))
+                    continue
                 self._remove(token)
                 done.append(Done(token, UNREAD if unread else Pulled((), (), waiting.offset)))
         return done

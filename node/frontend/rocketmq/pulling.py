@@ -151,6 +151,7 @@ class Puller:
     ) -> Sequence[bytes]:
         """Read, and wait for messages, in a broker group led here; with `cold`, at a replica within those bounds, without waiting."""
         queue = request.message_queue.id
+        left_s = deadline - DEADLINE_MARGIN_S - asyncio.get_running_loop().time() - polling
         call = Pull(
             token=self._groups.engine.new_token(),
             topic=stored,
@@ -161,6 +162,7 @@ class Puller:
             max_bytes=BATCH_BYTES,
             deadline_ns=self._now_ns() + int(polling * 1e9),
             cold=cold,
+            patience_ns=int(max(left_s, 0.0) * 1e9),
         )
         try:
             pulled: Pulled = await self._groups.call(broker_group, call, stored, deadline)
