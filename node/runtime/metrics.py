@@ -217,6 +217,9 @@ CALLS_REFUSED = _counter(
     "Calls that a bound on memory ended, by reason: buffers, too-large, unread (the port's front end), answers, requests.",
     "reason",
 )
+for _reason in ("buffers", "too-large", "unread", "answers", "requests"):
+    # Known from the start, so that the first one is an increase.
+    CALLS_REFUSED.labels(_reason)
 ANSWER_WAITS = _counter(
     "ledgermq_answer_waits_total", "Reads of Fetch and of the administration that waited until clients had taken earlier answers."
 )

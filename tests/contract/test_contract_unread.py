@@ -35,18 +35,26 @@ def call(stream: int, method: str, request: bytes) -> bytes:
     return frame(1, 4, stream, head) + frame(0, 1, stream, b"\0" + len(request).to_bytes(4, "big") + request)
 
 
-def request_of(method: str) -> bytes:
-    whole = pb.FilterExpression(type=pb.TAG, expression="*")
-    common: dict[str, Any] = {"group": pb.Resource(name="G"), "message_queue": queue(), "batch_size": BATCH, "filter_expression": whole}
-    if method == "PullMessage":
-        return pb.PullMessageRequest(**common).SerializeToString()
-    request = pb.ReceiveMessageRequest(**common)
+WHOLE = pb.FilterExpression(type=pb.TAG, expression="*")
+
+
+def pull_of(topic: str) -> bytes:
+    return pb.PullMessageRequest(
+        group=pb.Resource(name="G"), message_queue=queue(topic), batch_size=BATCH, filter_expression=WHOLE
+    ).SerializeToString()
+
+
+def receive_of(topic: str) -> bytes:
+    request = pb.ReceiveMessageRequest(group=pb.Resource(name="G"), message_queue=queue(topic), batch_size=BATCH, filter_expression=WHOLE)
     request.long_polling_timeout.FromSeconds(20)
     request.invisible_duration.FromSeconds(60)
     return request.SerializeToString()
 
 
-@pytest.mark.parametrize("method", ["PullMessage", "ReceiveMessage"])
+REQUESTS = {"PullMessage": pull_of("T"), "ReceiveMessage": receive_of("T")}
+
+
+@pytest.mark.parametrize("method", REQUESTS)
 def test_answers_that_nobody_takes_are_bounded(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty calls, for 120 MB with their copies. The client keeps its windows shut, as one whose socket is full does in effect."""
     budget = AnswerBudget(NODE, CONNECTION)
@@ -73,7 +81,7 @@ def test_answers_that_nobody_takes_are_bounded(method: str, monkeypatch: pytest.
         writers = []
         for _ in range(CONNECTIONS):
             _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(shut + b"".join(call(2 * at + 1, method, request_of(method)) for at in range(CALLS)))
+            writer.write(shut + b"".join(call(2 * at + 1, method, REQUESTS[method]) for at in range(CALLS)))
             writers.append(writer)
         pulls = group._reads.pulls
 

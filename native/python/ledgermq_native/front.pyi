@@ -205,8 +205,8 @@ class Front:
 
     def stats(self) -> dict[str, Any]:
         """Counters and gauges: connections, connections_total, tls_connections_total, calls, calls_total, calls_unknown, received_bytes,
-        sent_bytes, buffered_bytes, unsent_bytes (the answers in buffered_bytes), waiting_events, wakeups, bad_answers, panics, and refused: a
-        dict of reason to count.
+        sent_bytes, buffered_bytes, unsent_bytes (the answers in buffered_bytes), waiting_events, wakeups, bad_answers, panics, and refused:
+        a dict of reason to count.
 
         Reasons of refused connections: "connections", "address", "crowd" (the pace), "tls-on-plaintext", "plaintext-on-tls", "garbage",
         "slow" (the handshake), "tls" (a failed handshake), "pings", "resets", "settings", "frames" (floods), "keepalive", "stalled" (it did
