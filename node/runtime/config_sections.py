@@ -87,6 +87,12 @@ class Limits(Section):
     peer_queue_bytes: Annotated[Bytes, Field(ge=1 << 20)] = 64 << 20
     drain_ms: Milliseconds = 2_000
 
+    @model_validator(mode="after")
+    def _check(self) -> Limits:
+        if self.connection_bytes > self.buffered_bytes // 2:
+            raise ValueError("connection_bytes must not exceed half of buffered_bytes")
+        return self
+
 
 FlushPolicyName = Literal["durable", "memory", "hybrid"]
 
