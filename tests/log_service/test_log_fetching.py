@@ -125,7 +125,7 @@ def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(tmp_path: Pa
             return await read(*arguments)
 
         monkeypatch.setattr(fetching._Stream, "_next", counted)
-        await reader.say(opening(credit=1000))
+        await reader.say(opening(credit=3000))
         await reader.control("opened")
         async with asyncio.timeout(30):
             while not budget._waiting:
@@ -134,7 +134,7 @@ def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(tmp_path: Pa
         held.settle(0)
         assert len((await reader.entries()).bodies) == 5
         await reader.control("caught_up")
-        assert reads[0] == COPIES * 1000 and budget.held_bytes == 0
+        assert reads[0] == COPIES * 3000 and budget.held_bytes == 0
 
     played(tmp_path, play)
 
