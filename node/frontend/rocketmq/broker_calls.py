@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Change, Forward, Receive, SyncLite
-from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused, Result
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import CommitOffset, Confirm, FindOffset, Pull, ReadOffset
 from ledgermq.node.broker.calls.send_calls import Produce, Recall
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
@@ -57,7 +57,16 @@ class Groups:
     async def call(self, broker_group: str, call: Answered, stored_topic: str, deadline: float) -> Any:
         """The result of a call. Raises CallRefused, or LedgerError if the topic did not come into force in time."""
         while True:
-            outcome = await (self._read(broker_group, call) if isinstance(call, Receive | Pull) else self.engine.call(broker_group, call))
+            entered = ANSWERS.enter(call.token) if isinstance(call, Receive | Pull) else None
+            try:
+                outcome = await self.engine.call(broker_group, call)
+            except asyncio.CancelledError:
+                if entered is not None:
+                    self.notify(broker_group, CancelReceive(call.token))
+                raise
+            finally:
+                if entered is not None:
+                    ANSWERS.leave(entered)
             if not isinstance(outcome, Refused):
                 return outcome
             if outcome.reason != "unknown-topic" or self._topics.known(stored_topic) is None:
@@ -66,17 +75,6 @@ class Groups:
                 raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored_topic} is being set up in broker group {broker_group}; try again")
             await asyncio.sleep(RETRY_S)
             call = replace(call, token=self.engine.new_token())
-
-    async def _read(self, broker_group: str, call: Receive | Pull) -> Result | Refused:
-        """Make a call that is answered with messages."""
-        entered = ANSWERS.enter(call.token)
-        try:
-            return await self.engine.call(broker_group, call)
-        except asyncio.CancelledError:
-            self.notify(broker_group, CancelReceive(call.token))
-            raise
-        finally:
-            ANSWERS.leave(entered)
 
     def notify(self, broker_group: str, call: Call) -> None:
         self.engine.notify(broker_group, call)
