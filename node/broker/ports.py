@@ -44,6 +44,11 @@ class ReadBudget(Protocol):
         """Whether any call may be admitted."""
         ...
 
+    @property
+    def crowded(self) -> bool:
+        """Whether only some calls are admitted while it is open, so that each is to be asked for."""
+        ...
+
     def admits(self, token: int) -> bool: ...
     def take(self, token: int, size: int) -> None: ...
 
@@ -53,6 +58,7 @@ class Unlimited:
 
     version = 0
     open = True
+    crowded = False
 
     def admits(self, token: int) -> bool:
         return True

@@ -105,6 +105,11 @@ class AnswerBudget:
         self._turned_away = True
         return False
 
+    @property
+    def crowded(self) -> bool:
+        """Whether a connection is at its limit."""
+        return bool(self._full)
+
     def admits(self, token: int) -> bool:
         """Whether messages may be read for this call."""
         if not self.open:

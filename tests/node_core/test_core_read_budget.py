@@ -30,6 +30,10 @@ class Budget:
     def open(self) -> bool:
         return self.left > 0
 
+    @property
+    def crowded(self) -> bool:
+        return bool(self.barred)
+
     def admits(self, token: int) -> bool:
         return self.open and token not in self.barred
 

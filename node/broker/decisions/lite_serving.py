@@ -256,7 +256,9 @@ class LiteServer:
         """Serve the Receives of one client, longest waiting first, until no messages are left for them."""
         for poll in polls.waiting(pair):
             call = poll.call
-            if not self._budget.admits(call.token):
+            if not self._budget.open:
+                return
+            if self._budget.crowded and not self._budget.admits(call.token):
                 continue
             config = self._machine.topics.get(call.topic)
             if config is None:

@@ -454,7 +454,7 @@ class Planner:
         for poll in polls.waiting(pair):
             if plan.size >= _PLAN_BYTES or not self._budget.open:
                 return
-            if not self._budget.admits(poll.call.token):
+            if self._budget.crowded and not self._budget.admits(poll.call.token):
                 turned_away = True
                 continue
             pick = self._picker.pick(poll.call, config.queues, rules, kind, only, sent)

@@ -51,11 +51,6 @@ class Pulls:
     def __len__(self) -> int:
         return len(self.waiting)
 
-    @property
-    def pending(self) -> bool:
-        """Whether `serve` may find something."""
-        return bool(self.woken) or (bool(self.turned_away) and self._budget.version != self._version)
-
     def take(self, call: Pull) -> None:
         """Accept a pull whose read index is applied; the next `serve` examines it."""
         self.waiting[call.token] = _Waiting(call, call.offset)

@@ -87,7 +87,7 @@ class Reads:
     def answer(self) -> list[Done]:
         """Carry out the reads whose index is applied."""
         if not self._indexed:
-            return self.pulls.serve() if self.pulls.pending else []
+            return self.pulls.serve() if self.pulls.woken or self.pulls.turned_away else []
         applied_index = self._machine.applied_index
         ready = [call for index, call in self._indexed if index <= applied_index]
         if ready:

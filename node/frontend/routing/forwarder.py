@@ -180,11 +180,7 @@ class Forwarder:
                 await _wait(changed, left)
             if call.group:
                 _executed(call.group).inc()
-            share = await ANSWERS.reserve_for_task(BULKY_BYTES) if call.method in BULKY else None
-            responses = await self._execute(call.group, call.method, call.metadata, call.request, deadline)
-            if share is not None:
-                share.settle(COPIES * sum(map(len, responses)))
-            return peer_pb2.ForwardResult(responses=responses)
+            return peer_pb2.ForwardResult(responses=await self._execute_counted(call, deadline))
         except CallRefused as refusal:
             refused = refusal.refused
             if refused.reason == "not-leader":
@@ -195,6 +191,18 @@ class Forwarder:
         except Exception as error:  # a bug in the executor must answer its caller, not end the stream that all callers share
             log.exception("forwarded call failed", method=call.method, sender=sender)
             return peer_pb2.ForwardResult(refusal="internal", grpc_message=type(error).__name__)
+
+    async def _execute_counted(self, call: peer_pb2.ForwardCall, deadline: float) -> Sequence[bytes]:
+        """Execute a call of a peer. What a bulky answer holds is counted until the task of the call ends."""
+        if call.method not in BULKY:
+            return await self._execute(call.group, call.method, call.metadata, call.request, deadline)
+        size, share = 0, await ANSWERS.reserve_for_task(BULKY_BYTES)
+        try:
+            responses = await self._execute(call.group, call.method, call.metadata, call.request, deadline)
+            size = COPIES * sum(map(len, responses))
+            return responses
+        finally:
+            share.settle(size)
 
     def on_contact(self, client_id: str) -> None:
         """A client showed a sign of life at this node."""
