@@ -272,12 +272,10 @@ def test_where_two_histories_part(near: int, monkeypatch: pytest.MonkeyPatch) ->
         both = range(max(begins), min(lasts) + 1)
         for found in product((True, False), repeat=len(both)):
             known = [index for index, there in zip(both, found, strict=True) if there]
-            words = FakeWords(
-                {
-                    "n1": {index: index if index in known else None for index in both},
-                    "n2": {index: index if index < part else -1 for index in both},
-                }
-            )
+            words = FakeWords({
+                "n1": {index: index if index in known else None for index in both},
+                "n2": {index: index if index < part else -1 for index in both},
+            })
             one, other = (
                 cast(Replica, SimpleNamespace(name=name, begin=SimpleNamespace(index=begin), last_index=last))
                 for name, begin, last in zip(NODES[:2], begins, lasts, strict=True)
