@@ -248,6 +248,16 @@ DASHBOARDS: dict[str, Dashboard] = {
                     rate("ledgermq_permissions_denied_total", "instance", NODE): "{{instance}} without permission",
                     rate("ledgermq_over_quota_total", "instance", NODE): "{{instance}} over quota",
                     rate("ledgermq_connections_refused_total", "instance", NODE): "{{instance}} connections",
+                    rate("ledgermq_calls_refused_total", "instance", NODE): "{{instance}} for want of memory",
+                },
+            ),
+            Panel(
+                "Memory of calls",
+                "bytes",
+                {
+                    f"sum by (instance) (ledgermq_answer_bytes{{{NODE}}})": "{{instance}} answers with messages",
+                    f"sum by (instance) (ledgermq_front_buffered_bytes{{{NODE}}})": "{{instance}} in the front",
+                    f"sum by (instance) (ledgermq_front_unsent_bytes{{{NODE}}})": "{{instance}} not taken by sockets",
                 },
             ),
             Panel(

@@ -33,6 +33,40 @@ class PeerPacket:
     payload: bytes | memoryview = b""
 
 
+class ReadBudget(Protocol):
+    """The memory that answers with messages may take. A group reads messages for a Receive or a pull only if it `admits` the call, and
+    tells what it has read. `version` rises when calls that were not admitted may be admitted now; the group then gets a turn."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def open(self) -> bool:
+        """Whether any call may be admitted."""
+        ...
+
+    @property
+    def crowded(self) -> bool:
+        """Whether only some calls are admitted while it is open, so that each is to be asked for."""
+        ...
+
+    def admits(self, token: int) -> bool: ...
+    def take(self, token: int, size: int) -> None: ...
+
+
+class Unlimited:
+    """A budget without a limit."""
+
+    version = 0
+    open = True
+    crowded = False
+
+    def admits(self, token: int) -> bool:
+        return True
+
+    def take(self, token: int, size: int) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True)
 class SyncTicket:
     """One group commit. `run` blocks (fdatasync of every file dirtied so far and of new directories) and raises OSError; it is called once,

@@ -23,6 +23,7 @@ from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.controller.state import Outcome, State
 from ledgermq.node.runtime.certificates import CertificateFiles
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.runtime.security_sections import Quotas
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.layout import Buffer
@@ -231,6 +232,8 @@ class Listening:
     tls: CertificateFiles | None = None
     limits: Quotas = field(default_factory=Quotas)
     """The limits of connections apply; the others concern calls."""
+    memory: Limits = field(default_factory=Limits)
+    """The bounds of what requests and answers hold apply; the others concern calls."""
     shared: bool = False
     """Other processes listen on the same port."""
     unix: str | None = None

@@ -31,6 +31,7 @@ def listening(config: NodeConfig, *, shared: bool = False, unix: str | None = No
         plain=config.tls.mode != "required",
         tls=certificates.of_clients(config.tls),
         limits=config.quotas,
+        memory=config.limits,
         shared=shared,
         unix=unix,
     )

@@ -30,7 +30,10 @@ from ledgermq.node.frontend.ports import (
 from ledgermq.node.frontend.rocketmq.messaging import REQUEST_BYTES
 from ledgermq.node.frontend.security.front import Front
 from ledgermq.node.process.addresses import target
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.answer_budget import ANSWERS, CONNECTION, connection_of
 from ledgermq.node.runtime.certificates import CertificateFiles, Pems
+from ledgermq.node.runtime.config_sections import Limits
 
 OPTIONS = (
     ("grpc.max_receive_message_length", REQUEST_BYTES),
@@ -51,6 +54,9 @@ OPTIONS = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
 )
+CALL_BYTES = 18 << 10
+"""What an open call costs besides its messages."""
+FULL = "the open calls of this node hold all the memory that they may (limits.buffered_bytes)"
 _GONE = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """What the library raises from a stream whose client has gone."""
 _CODES = {code: grpc.StatusCode[code.name] for code in StatusCode}
@@ -64,6 +70,7 @@ class GrpcServer:
         self._services: dict[str, Mapping[str, Method]] = {}
         self._front: Front | None = None
         self._server: grpc.aio.Server | None = None
+        self._bounds = _Bounds()
 
     def add_service(self, name: str, methods: Mapping[str, Method]) -> None:
         """Before `listen`."""
@@ -72,12 +79,13 @@ class GrpcServer:
     async def listen(self, where: Listening) -> int:
         """Open the port, and return it. Raises RuntimeError or OSError if it is taken."""
         server = grpc.aio.server(options=(("grpc.so_reuseport", int(where.shared)), *OPTIONS))
+        self._bounds.limit_bytes = where.memory.buffered_bytes
         if self._divert is not None:
-            server.add_generic_rpc_handlers((_Diverting(self._divert),))
+            server.add_generic_rpc_handlers((_Diverting(self._divert, self._bounds),))
         for name, methods in self._services.items():
             # Generic handlers and not the library's table of registered methods: for every call of any service, grpc.aio 1.85 awaits a
             # future for each method in that table.
-            handlers = {method: _handler(how) for method, how in methods.items()}
+            handlers = {method: _handler(how, self._bounds) for method, how in methods.items()}
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         port = self._bind(server, where)
         if where.unix is not None:
@@ -127,12 +135,42 @@ class GrpcServer:
 class _Diverting(grpc.GenericRpcHandler):
     """The first handler of the server: takes the calls that something else than the registered method serves."""
 
-    def __init__(self, divert: Diversion) -> None:
+    def __init__(self, divert: Diversion, bounds: _Bounds) -> None:
         self._divert = divert
+        self._bounds = bounds
 
     def service(self, handler_call_details: Any) -> Any:
         method = self._divert(handler_call_details.method, handler_call_details.invocation_metadata or ())
-        return None if method is None else _handler(method)
+        return None if method is None else _handler(method, self._bounds)
+
+
+class _Bounds:
+    """What the open calls of this server hold beside the messages of their answers.
+
+    The library tells neither how much its sockets have not taken, nor the size of a request before it has read it. So a call counts from
+    the moment when its request is read until its task ends, which is when the library has sent the answer. A call whose client takes
+    nothing is not ended: the library has no way to end it on its side, and would keep the answer that no longer counts. It pings such a
+    client and closes the connection if no answer comes.
+    """
+
+    def __init__(self) -> None:
+        self._held = 0
+        self.limit_bytes = Limits().buffered_bytes
+
+    async def enter(self, context: Any, size: int) -> None:
+        """The current task serves a call whose request has this size. Ends it with RESOURCE_EXHAUSTED if there is no room for it."""
+        CONNECTION.set(connection_of(context.peer()))
+        size += CALL_BYTES
+        if self._held + size + ANSWERS.held_bytes > self.limit_bytes:
+            metrics.CALLS_REFUSED.labels("requests").inc()
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, FULL)
+        self._held += size
+        task = asyncio.current_task()
+        assert task is not None, "the library serves each call in a task"
+        task.add_done_callback(lambda _: self._leave(size))
+
+    def _leave(self, size: int) -> None:
+        self._held -= size
 
 
 class _GrpcCall:
@@ -172,16 +210,17 @@ class _GrpcCall:
         not tell what the client took."""
 
 
-def _handler(method: Method) -> Any:
+def _handler(method: Method, bounds: _Bounds) -> Any:
     if isinstance(method, UnaryMethod):
-        return grpc.unary_unary_rpc_method_handler(_with_request(method.serve))
+        return grpc.unary_unary_rpc_method_handler(_with_request(method.serve, bounds))
     if isinstance(method, ServerStreamMethod):
-        return grpc.unary_stream_rpc_method_handler(_with_request(method.serve))
-    return grpc.stream_stream_rpc_method_handler(_without_request(method))
+        return grpc.unary_stream_rpc_method_handler(_with_request(method.serve, bounds))
+    return grpc.stream_stream_rpc_method_handler(_without_request(method, bounds))
 
 
-def _with_request(serve: Callable[[bytes, ServerCall], Awaitable[Any]]) -> Any:
+def _with_request(serve: Callable[[bytes, ServerCall], Awaitable[Any]], bounds: _Bounds) -> Any:
     async def served(data: bytes, context: Any) -> Any:
+        await bounds.enter(context, len(data))
         try:
             return await serve(data, _GrpcCall(context))
         except CallAborted as error:
@@ -193,8 +232,9 @@ def _with_request(serve: Callable[[bytes, ServerCall], Awaitable[Any]]) -> Any:
     return served
 
 
-def _without_request(method: StreamMethod) -> Any:
+def _without_request(method: StreamMethod, bounds: _Bounds) -> Any:
     async def served(_: Any, context: Any) -> None:
+        await bounds.enter(context, 0)
         try:
             await method.serve(_GrpcCall(context))
         except CallAborted as error:

@@ -25,10 +25,15 @@ from ledgermq.node.process.topic_figures import TopicFigures
 from ledgermq.node.replica.consensus.catch_up import STATES
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime import metrics, mirrored
+from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.proto import kernels
 from ledgermq.proto.types import ReplicaStatus, Role
 
 ANSWER_WITHIN_S = 5.0
+PAGES_AT_ONCE = 4
+"""How many pages of metrics, which may have some MiB, are in memory at a time. Further readers wait."""
+PAGE_WITHIN_S = 30.0
+"""A reader that has not taken its page by then loses its connection."""
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -131,6 +136,9 @@ class StateCollector(Collector):
         calls = mirrored.OPEN_CALLS.gauge()
         calls.add_metric([], self._engine.open_calls)
         yield calls
+        answers = mirrored.ANSWER_BYTES.gauge()
+        answers.add_metric([], ANSWERS.held_bytes)
+        yield answers
         queued = mirrored.PEER_QUEUE_BYTES.gauge()
         for peer, size in self._queued_bytes().items():
             queued.add_metric([peer], size)
@@ -200,6 +208,7 @@ class HttpServer:
         self._health = health
         self._collector = collector
         self._runner: web.AppRunner | None = None
+        self._pages = asyncio.Semaphore(PAGES_AT_ONCE)
 
     async def listen(self, hosts: Sequence[str], port: int) -> None:
         """Listen on TCP. Raises OSError if the port is taken."""
@@ -255,16 +264,32 @@ class HttpServer:
             found += [f"worker {worker}: {reason}" for reason in reasons]
         return found
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
         if not self._trusts(request):
             what = "metrics are for callers on this machine; access.allow_open_http opens them (docs/security.md)\n"
             return web.Response(text=what, status=403)
-        await self._collector.refresh(self._health)
-        page = self._collector.page()
-        if self._workers is not None:
-            pages = {self._node: page.decode(), **await self._workers.text("/metrics")}
-            page = (await asyncio.to_thread(merged_metrics, pages)).encode()
-        return web.Response(body=page, headers={"Content-Type": PROMETHEUS_TEXT})
+        async with self._pages:
+            await self._collector.refresh(self._health)
+            page = self._collector.page()
+            if self._workers is not None:
+                pages = {self._node: page.decode(), **await self._workers.text("/metrics")}
+                page = (await asyncio.to_thread(merged_metrics, pages)).encode()
+            return await _taken(request, page)
+
+
+async def _taken(request: web.Request, page: bytes) -> web.StreamResponse:
+    """Answer with a page of metrics, and wait until the reader has taken it."""
+    response = web.StreamResponse(headers={"Content-Type": PROMETHEUS_TEXT, "Content-Length": str(len(page))})
+    try:
+        async with asyncio.timeout(PAGE_WITHIN_S):
+            await response.prepare(request)
+            if request.method != "HEAD":
+                await response.write(page)
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    return response
 
 
 def _on_this_machine(remote: str) -> bool:

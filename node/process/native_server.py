@@ -32,6 +32,7 @@ from ledgermq.node.frontend.ports import (
 )
 from ledgermq.node.frontend.rocketmq.messaging import REQUEST_BYTES
 from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.answer_budget import CONNECTION, SMALL_BYTES, connection_of
 from ledgermq.node.runtime.certificates import LOOK_EVERY_S, CertificateFiles, Pems
 from ledgermq.node.runtime.logs import get_logger
 
@@ -67,7 +68,7 @@ class NativeServer:
         self._answer_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._refused: dict[str, int] = {}
-        """Refused connections by reason, as last counted."""
+        """Refused connections and calls by reason, as last counted."""
         self._drained: asyncio.Event = asyncio.Event()
 
     def add_service(self, name: str, methods: Mapping[str, Method]) -> None:
@@ -85,6 +86,10 @@ class NativeServer:
             max_connections=where.limits.connections,
             max_connections_per_address=where.limits.connections_per_address,
             new_connections_per_s=where.limits.new_connections_per_s,
+            # The other half is for answers with messages before they come here (`answer_budget.py`).
+            max_buffered_bytes=where.memory.buffered_bytes // 2,
+            max_unsent_bytes=where.memory.connection_bytes,
+            unread_answer_s=where.memory.unread_ms / 1000,
         )
         try:
             for path, method in self._methods.items():
@@ -151,10 +156,12 @@ class NativeServer:
 
     def _count(self, stats: Mapping[str, Any]) -> None:
         metrics.FRONT_CONNECTIONS.set(stats["connections"])
+        metrics.FRONT_BUFFERED_BYTES.set(stats["buffered_bytes"])
+        metrics.FRONT_UNSENT_BYTES.set(stats["unsent_bytes"])
         for reason, count in stats["refused"].items():
-            if reason not in _REFUSED_CALLS:
-                metrics.CONNECTIONS_REFUSED.labels(reason).inc(count - self._refused.get(reason, 0))
-                self._refused[reason] = count
+            refused = metrics.CALLS_REFUSED if reason in _REFUSED_CALLS else metrics.CONNECTIONS_REFUSED
+            refused.labels(reason).inc(count - self._refused.get(reason, 0))
+            self._refused[reason] = count
 
     # -- events
 
@@ -205,6 +212,7 @@ class NativeServer:
 
     async def _serve(self, method: Method, call: _NativeCall, message: bytes | None) -> None:
         """Run a handler, and end the call with what it returns or raises."""
+        CONNECTION.set(connection_of(call.peer()))
         answer: bytes | None = None
         code, details = StatusCode.OK, ""
         try:
@@ -219,6 +227,12 @@ class NativeServer:
             else:
                 assert message is not None, "the method takes one request"
                 answer = await method.serve(message, call)
+                if isinstance(answer, bytes) and len(answer) > SMALL_BYTES:
+                    # The task ends when the socket has taken the answer, because until then the memory is held (`answer_budget.py`).
+                    message, whole, answer = None, answer, None
+                    await call.write(whole)
+                    del whole
+                    return await call.finish()
         except CallAborted as error:
             code, details = error.code, error.details
             if error.trailing_metadata:

@@ -94,6 +94,7 @@ from ledgermq.node.replica.peers.peer_identities import PeerIdentities, Refused
 from ledgermq.node.replica.peers.peer_wire import peer_wire
 from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.node.runtime import logs
+from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto import kernels
@@ -186,6 +187,8 @@ class Node:
             open_batches=config.raft.open_batches,
             now_ms=self.clock.now_ms,
         )
+        ANSWERS.set_limits(config.limits.buffered_bytes // 2, config.limits.connection_bytes)
+        ANSWERS.on_room(self.engine.turn_all)
 
     def _build_controller(self) -> None:
         """Build the metadata quorum and what depends on it: the placement of replicas, the forwarder, the reconciler and HA control."""

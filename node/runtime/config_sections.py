@@ -85,8 +85,20 @@ class Limits(Section):
     max_lite_topics: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
     max_lite_subscriptions: Annotated[int, Field(ge=1, le=100_000)] = 2_000
     max_calls: Annotated[int, Field(ge=16)] = 20_000
+    buffered_bytes: Annotated[Bytes, Field(ge=192 << 20)] = 512 << 20
+    """The most memory that requests and answers of clients take, of each worker. Half of it is for answers with messages."""
+    connection_bytes: Annotated[Bytes, Field(ge=1 << 20)] = 64 << 20
+    """The most memory of answers that the client of one connection has not taken; its further calls wait."""
+    unread_ms: Annotated[Milliseconds, Field(ge=1_000)] = 60_000
+    """A connection that takes nothing for so long, while an answer waits for it, is closed."""
     peer_queue_bytes: Annotated[Bytes, Field(ge=1 << 20)] = 64 << 20
     drain_ms: Milliseconds = 2_000
+
+    @model_validator(mode="after")
+    def _check(self) -> Limits:
+        if self.connection_bytes > self.buffered_bytes // 2:
+            raise ValueError("connection_bytes must not exceed half of buffered_bytes")
+        return self
 
 
 FlushPolicyName = Literal["durable", "memory", "hybrid"]

@@ -210,6 +210,10 @@ SHARED_CLIENT_IDS = _counter(
 PERMISSIONS_DENIED = _counter("ledgermq_permissions_denied_total", "Calls of users without the required permission.")
 OVER_QUOTA = _counter("ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS because of a quota, by kind of quota.", "kind")
 FRONT_CONNECTIONS = _gauge("ledgermq_front_connections", "Open client connections, if the port's front end counts them.")
+FRONT_BUFFERED_BYTES = _gauge(
+    "ledgermq_front_buffered_bytes", "Memory of requests and answers in the port's front end, at most half of limits.buffered_bytes."
+)
+FRONT_UNSENT_BYTES = _gauge("ledgermq_front_unsent_bytes", "The part of it that answers hold until the sockets of clients have taken them.")
 FETCH_STREAMS = _gauge("ledgermq_fetch_streams", "Native readers of a broker group led here.", "broker_group")
 JOIN_STREAMS = _gauge("ledgermq_join_streams", "Members of native consumer groups that this node coordinates.")
 FETCHED_BYTES = _counter(
@@ -225,6 +229,17 @@ FETCH_SKIPPED = _counter(
 FETCH_CREDIT_WAITS = _counter("ledgermq_fetch_credit_waits_total", "Times that a native reader was out of credit.", "broker_group")
 CONNECTIONS_REFUSED = _counter(
     "ledgermq_connections_refused_total", "Client connections that the port's front end closed, by reason.", "reason"
+)
+CALLS_REFUSED = _counter(
+    "ledgermq_calls_refused_total",
+    "Calls that a bound on memory ended, by reason: buffers, too-large, unread (the port's front end), answers, requests.",
+    "reason",
+)
+for _reason in ("buffers", "too-large", "unread", "answers", "requests"):
+    # Known from the start, so that the first one is an increase.
+    CALLS_REFUSED.labels(_reason)
+ANSWER_WAITS = _counter(
+    "ledgermq_answer_waits_total", "Reads of Fetch and of the administration that waited until clients had taken earlier answers."
 )
 UNREADABLE_BODIES = _counter(
     "ledgermq_unreadable_bodies_total", "Compressed bodies that contradict their record and were delivered as stored."

@@ -54,6 +54,7 @@ NODE_INFO = _mirrored(
     "native",
 )
 OPEN_CALLS = _mirrored("gauge", "ledgermq_open_calls", "Client calls that wait for the engine.")
+ANSWER_BYTES = _mirrored("gauge", "ledgermq_answer_bytes", "Memory of answers with messages that clients have not taken yet.")
 PEER_QUEUE_BYTES = _mirrored("gauge", "ledgermq_peer_queue_bytes", "Bytes waiting to be sent to a peer.", "peer")
 CALLS = _mirrored("counter", "ledgermq_calls_total", "Client calls answered by this node, by status code; 0: no status.", "method", "code")
 CALL_SECONDS = _mirrored(

@@ -24,6 +24,7 @@ from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
 from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.group.why_delivery import WIRE_MAX
+from ledgermq.node.broker.ports import ReadBudget, Unlimited
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.reconcile import unknown_letters
@@ -200,6 +201,7 @@ class Backend:
         authentication: bool = False,
         quotas: QuotaSettings | None = None,
         namespaces: bool = True,
+        budget: ReadBudget | None = None,
     ) -> None:
         delivery = delivery or Delivery()
         self.delivery = delivery
@@ -211,7 +213,8 @@ class Backend:
             handover_ns=0,
         )
         rules = TransactionRules(delivery.transaction_check_ms * MS, delivery.transaction_interval_ms * MS, delivery.transaction_checks)
-        self.engine = LoopEngine(self.clock, groups, LeaderSettings(times=times, transactions=rules))
+        settings = LeaderSettings(times=times, transactions=rules, budget=budget or Unlimited())
+        self.engine = LoopEngine(self.clock, groups, settings)
         self.controller = AgreedState(groups)
         self.sealer = Sealer((SECRET,), "cluster")
         config = ServiceConfig("n1", "127.0.0.1", 8081, SECRET, delivery, limits or Limits(), namespaces, self.clock.now_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ledgermq.client.connection import Connection
 from ledgermq.client.receiving import Receiver
 from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.cluster import create_topic, leader, running, target, wait_for
+from tests.contract.test_contract_unread import call, frame, pull_of
 from tests.e2e.command_line import CommandLine
 from tests.e2e.prometheus import Prometheus, alerts, watching
 from tests.e2e.test_e2e_repair import flip, log_files
@@ -44,6 +46,7 @@ FAULTS = {
     "LedgerMQStrangeDirectory": "a node that comes back with a directory that was replaced, while no leader can admit it",
     "LedgerMQConsumersBehind": "a consumer that receives and stays away",
     "LedgerMQDeadLetters": "a message that is received and never acknowledged",
+    "LedgerMQAnswersNotTaken": "a client that pulls messages and keeps its windows shut",
     "LedgerMQSeriesLeftOut": "more consumer groups than metrics.series_max has room for",
 }
 """Alert → the fault that makes it fire here. There is one for each."""
@@ -246,12 +249,12 @@ def silent(seen: Prometheus) -> set[str]:
 
 
 @pytest.mark.usefixtures("unmounted")
-def test_alerts_of_full_disks_and_of_too_many_series(tmp_path: Path) -> None:
-    """One full disk, then all; and three consumer groups where there is room for one."""
-    extra = {"retention": {"check_ms": 500}, "metrics": {"series_max": 12}}
+def test_alerts_of_full_disks_of_too_many_series_and_of_answers(tmp_path: Path) -> None:
+    """One full disk, then all; three consumer groups where there is room for one; and a client that takes no answer."""
+    extra = {"retention": {"check_ms": 500}, "metrics": {"series_max": 12}, "limits": {"unread_ms": 1000}}
     with faulty(tmp_path, kind=SmallDisks, extra=extra) as cluster, watching(cluster, tmp_path) as seen:
         assert isinstance(cluster, SmallDisks)
-        mine = ("LedgerMQDiskFillsUp", "LedgerMQWritesRefused", "LedgerMQSeriesLeftOut")
+        mine = ("LedgerMQDiskFillsUp", "LedgerMQWritesRefused", "LedgerMQSeriesLeftOut", "LedgerMQAnswersNotTaken")
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)
         seen.begin(*mine)
@@ -264,6 +267,12 @@ def test_alerts_of_full_disks_and_of_too_many_series(tmp_path: Path) -> None:
         for group in ("a", "b"):
             cli.ok("group", "delete", group, "--yes")
         seen.wait_ended("LedgerMQSeriesLeftOut")
+
+        host, port = cluster.endpoints.split(";")[0].rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as takes_nothing:
+            shut = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"\0\4\0\0\0\0")
+            takes_nothing.sendall(shut + call(1, "PullMessage", pull_of(TOPIC)))
+            seen.wait_firing("LedgerMQAnswersNotTaken")
 
         follower = cluster.others(leader(cluster))[0]
         fillers = [cluster.fill(follower)]

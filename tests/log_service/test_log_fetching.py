@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from ledgermq.node.frontend.native import fetching
 from ledgermq.node.frontend.native.answers import Answer
 from ledgermq.node.process.tracing import Spans
+from ledgermq.node.runtime.answer_budget import COPIES, AnswerBudget
 from ledgermq.node.runtime.security_sections import Quota, Quotas
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
@@ -104,6 +105,36 @@ def test_a_reader_gets_what_is_there_and_then_what_comes(tmp_path: Path) -> None
             more = await reader.entries()
             assert (more.queue, len(more.bodies)) == (1, 2)
             await reader.control("caught_up")
+
+    played(tmp_path, play)
+
+
+def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read when there is room again; what one batch held is given back when it was written."""
+    budget = AnswerBudget(1 << 20, 1 << 20)
+    monkeypatch.setattr(fetching, "ANSWERS", budget)
+
+    async def play(stage: DrivenStage, wire: Wire) -> None:
+        stage.group.produce([("T", 0, 60)] * 5)
+        held = await budget.reserve(1 << 20)
+        reader, reads = Reader(wire), []
+        read = fetching._Stream._next
+
+        async def counted(*arguments: Any) -> Any:
+            reads.append(budget.held_bytes)
+            return await read(*arguments)
+
+        monkeypatch.setattr(fetching._Stream, "_next", counted)
+        await reader.say(opening(credit=3000))
+        await reader.control("opened")
+        async with asyncio.timeout(30):
+            while not budget._waiting:
+                await asyncio.sleep(0)
+        assert reads == []
+        held.settle(0)
+        assert len((await reader.entries()).bodies) == 5
+        await reader.control("caught_up")
+        assert reads[0] == COPIES * 3000 and budget.held_bytes == 0
 
     played(tmp_path, play)
 

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import functools
 import gzip
+import itertools
 import os
 import socket
 import time
@@ -67,7 +68,7 @@ async def test_unary_with_trailers() -> None:
         assert await call == b"hello"
         assert dict(await call.trailing_metadata()) == {"kept": "yes", "raw-bin": b"\0\xff"}
         assert await call.code() == Code.OK
-        assert driver.front.stats()["buffered_bytes"] == 0
+        await driver.until_stats(buffered_bytes=0, unsent_bytes=0)
 
 
 @in_loop
@@ -410,9 +411,8 @@ async def test_buffers_are_bounded() -> None:
         error = await failure(unary(channel, "Big")(b"%d" % (2 << 20), timeout=WITHIN_S))
         assert error.code() == Code.RESOURCE_EXHAUSTED
         assert await unary(channel)(b"fits", timeout=WITHIN_S) == b"fits"
-        stats = driver.front.stats()
+        stats = await driver.until_stats(buffered_bytes=0)
         assert stats["refused"]["buffers"] == 2
-        assert stats["buffered_bytes"] == 0
         assert driver.kinds(native.CANCELLED) == []
 
 
@@ -440,6 +440,127 @@ async def test_an_answer_nobody_reads_is_dropped() -> None:
         await driver.until_stats(calls=0, buffered_bytes=0)
         assert driver.front.stats()["refused"] == {"unread": 1}
         assert driver.kinds(native.CANCELLED) == []
+        raw.close()
+
+
+@in_loop
+async def test_a_request_counts_as_buffered_until_its_call_has_ended() -> None:
+    async with running() as (driver, listener), plain(listener.port) as channel:
+        call = unary(channel, "Hold")(b"x" * 500_000, timeout=WITHIN_S)
+        (began,) = await driver.until(native.CALL)
+        assert len(began[7]) == 500_000 and driver.front.stats()["buffered_bytes"] > 500_000
+        driver.give([(native.FINISH, began[1], 0, "", (), b"done")])
+        assert await call == b"done"
+        await driver.until_stats(buffered_bytes=0)
+
+
+@in_loop
+async def test_bytes_behind_the_one_request_are_refused_before_they_fill_the_buffers() -> None:
+    """The client announces five bytes, sends far more, and does not end its side."""
+    async with running() as (driver, listener):
+        raw = await Raw.open(listener.port)
+        raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, 1, request_headers()))
+        raw.write(frame(by_hand.DATA, 0, 1, message(b"12345")))
+        for _ in range(8):
+            raw.write(frame(by_hand.DATA, 0, 1, bytes(8000)))
+        assert (await raw.until(by_hand.HEADERS, 1))[1] & by_hand.END_STREAM
+        await driver.until_stats(calls=0, buffered_bytes=0)
+        assert driver.events == []
+        raw.close()
+
+
+NO_WINDOW = bytes([0, 4, 0, 0, 0, 0])
+"""SETTINGS_INITIAL_WINDOW_SIZE = 0: the client takes no data."""
+
+
+def call_by_hand(stream: int, method: str, data: bytes = b"", *extra: tuple[str, str]) -> bytes:
+    head = frame(by_hand.HEADERS, by_hand.END_HEADERS, stream, request_headers(method, extra))
+    return head + frame(by_hand.DATA, by_hand.END_STREAM, stream, message(data))
+
+
+def window(stream: int, size: int) -> bytes:
+    return frame(by_hand.WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big"))
+
+
+@in_loop
+async def test_a_client_that_takes_no_answers_gets_no_further_calls() -> None:
+    """Until it has taken half of what it may leave; their deadlines pass meanwhile. Other connections go on."""
+    async with running(max_unsent_bytes=100_000) as (driver, listener), plain(listener.port) as channel:
+        raw = await Raw.open(listener.port, NO_WINDOW)
+        raw.write(call_by_hand(1, "Big", b"90000") + call_by_hand(3, "Big", b"90000"))
+        await driver.until(native.CALL, 2)
+        raw.write(call_by_hand(5, "Unary") + call_by_hand(7, "Mute") + call_by_hand(9, "Unary", b"", ("grpc-timeout", "50m")))
+        await raw.until(by_hand.HEADERS, 9)
+        await driver.until_stats(calls=4)
+        assert await unary(channel)(b"other", timeout=WITHIN_S) == b"other"
+        assert len(driver.kinds(native.CALL)) == 3
+        stats = driver.front.stats()
+        assert 180_000 < stats["unsent_bytes"] < 190_000 and stats["unsent_bytes"] < stats["buffered_bytes"]
+        raw.write(window(0, 1 << 20) + window(1, 1 << 20))
+        await raw.until(by_hand.HEADERS, 1)
+        await driver.until_stats(calls=3)
+        assert len(driver.kinds(native.CALL)) == 3, "more than half is left"
+        raw.write(window(3, 1 << 20))
+        assert [event[2] for event in (await driver.until(native.CALL, 5))[3:]] == [SERVICE + "Unary", SERVICE + "Mute"]
+        raw.close()
+
+
+@in_loop
+async def test_answers_count_until_the_socket_has_taken_them() -> None:
+    """Also what HTTP/2 holds, and the calls that have ended."""
+    async with running() as (driver, listener):
+        raw = await Raw.open(listener.port, bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF]))
+        await ended_before_a_full_socket(driver, raw)
+        before = driver.front.stats()
+        assert before["unsent_bytes"] > 200_000
+        first = 4001
+        raw.write(b"".join(call_by_hand(first + 2 * at, "Missing") for at in range(500)))
+        async with asyncio.timeout(WITHIN_S):
+            while driver.front.stats()["calls_unknown"] < 500:
+                await asyncio.sleep(0.001)
+        assert driver.front.stats()["unsent_bytes"] >= before["unsent_bytes"] + 500 * 1024
+        raw.writer.transport.resume_reading()
+        await raw.until(by_hand.HEADERS, first + 998)
+        await driver.until_stats(unsent_bytes=0, buffered_bytes=0)
+        raw.close()
+
+
+@in_loop
+async def test_a_client_that_takes_nothing_loses_its_connection() -> None:
+    """While an answer waits for it; one for which nothing waits does not."""
+    async with running(unread_answer_s=0.2) as (driver, listener):
+        raw, idle = await Raw.open(listener.port, NO_WINDOW), await Raw.open(listener.port, NO_WINDOW)
+        idle.write(call_by_hand(1, "Hold"))
+        (held,) = await driver.until(native.CALL)
+        raw.write(call_by_hand(1, "Mute"))
+        number = (await driver.until(native.CALL, 2))[1][1]
+        driver.give([(native.SEND, number, b"x" * 1000)])
+        await raw.to_the_end()
+        (refused,) = await driver.until(native.REFUSED)
+        assert refused[1] == "stalled" and driver.front.stats()["refused"] == {"stalled": 1}
+        assert await driver.until(native.CANCELLED) == [(native.CANCELLED, number, "connection")]
+        await driver.until_stats(calls=1, unsent_bytes=0)
+        driver.give([(native.FINISH, held[1], 0, "", (), b"")])
+        idle.write(window(1, 100))
+        assert (await idle.until(by_hand.DATA, 1))[3] == message(b"")
+        idle.close()
+
+
+@in_loop
+async def test_a_client_that_does_not_even_take_refusals_loses_its_connection() -> None:
+    """When the budget of the node is full."""
+    async with running(max_buffered_bytes=4 << 20, max_streams_per_connection=20_000) as (driver, listener):
+        raw, other = await Raw.open(listener.port, bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF])), await Raw.open(listener.port)
+        _, stream = await ended_before_a_full_socket(driver, raw)
+        streams = itertools.count(1, 2)
+        while "buffers" not in driver.front.stats()["refused"]:
+            other.write(call_by_hand(next(streams), "Hold"))
+            await asyncio.sleep(0)
+        await other.until(by_hand.HEADERS)
+        raw.write(call_by_hand(stream + 2, "Hold", b"", ("field", "x" * 5000)))
+        (refused,) = await driver.until(native.REFUSED)
+        assert refused[1] == "stalled"
+        other.close()
         raw.close()
 
 
@@ -518,9 +639,11 @@ async def test_python_is_told_that_a_client_left_before_the_answer(how: str, blo
             await raw.to_the_end()
         reason = {"cancels": "reset", "waits": "unread"}.get(how, "connection")
         assert await driver.until(native.CANCELLED) == [(native.CANCELLED, call, reason)]
-        await driver.until_stats(calls=0, buffered_bytes=0)
+        await driver.until_stats(calls=0)
         assert driver.kinds(native.SENT) == sent
-        raw.close()
+        # What HTTP/2 has begun to send is there until the socket has taken it.
+        raw.writer.transport.abort()
+        await driver.until_stats(connections=0, buffered_bytes=0)
 
 
 @in_loop

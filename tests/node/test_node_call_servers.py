@@ -45,6 +45,7 @@ from ledgermq.node.process.client_port import call_server
 from ledgermq.node.process.grpc_server import GrpcServer
 from ledgermq.node.runtime import certificates, metrics
 from ledgermq.node.runtime.certificates import CertificateFiles
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.runtime.security_sections import Quotas
 from ledgermq.proto import kernels
 from tests.contract.backend import run
@@ -462,6 +463,21 @@ async def test_a_slow_handler_holds_its_client_only(make: Make) -> None:
         await sender
         assert await call.read() is grpc.aio.EOF
         assert served.calls.read == 1024
+
+
+@on_both
+async def test_open_calls_and_their_requests_are_bounded(make: Make) -> None:
+    """Beyond the bound calls are refused, and those that are open go on."""
+    async with serving(make, replace(LOCAL, memory=Limits.model_construct(buffered_bytes=400_000))) as (served, channel):
+        goes_on, size = served.unary(channel, "GoesOn"), served.unary(channel, "Size")
+        waiting = [asyncio.ensure_future(goes_on(b"x" * 60_000, timeout=50)) for _ in range(2)]
+        await served.calls.begun.wait()
+        error = await failed(size(b"x" * 300_000, timeout=50))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await size(b"x" * 1000, timeout=50) == b"1000"
+        served.calls.go_on.set()
+        assert await asyncio.gather(*waiting) == [b"done"] * 2
+        assert await size(b"x" * 150_000, timeout=50) == b"150000"
 
 
 @on_both

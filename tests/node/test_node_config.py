@@ -114,6 +114,8 @@ def test_ha_settings_that_cannot_work_are_refused_in_a_sentence(settings: dict[s
         ("flush.policy", "async", ["flush.policy = 'async'", "'durable', 'memory' or 'hybrid'"]),
         ("flush.groups", {"g9": "memory"}, ["flush.groups", "'g9'", "not a broker group", "g1"]),
         ("flush.interval_ms", "20s", ["interval_ms must not exceed thorough_ms"]),
+        ("limits.connection_bytes", "300MiB", ["limits", "connection_bytes must not exceed half of buffered_bytes"]),
+        ("limits.buffered_bytes", "100MiB", ["limits.buffered_bytes"]),
         ("flush.least_pages", 0, ["flush.least_pages = 0", "at least 1"]),
         ("storage.append", "mmap", ["storage.append = 'mmap'", "'pwrite', 'map' or 'pool'"]),
         ("storage.append", "pool", ["'g1' has durable", "flush.policy to memory"]),

@@ -196,6 +196,22 @@ def test_admission_is_followed_by_a_turn_at_once() -> None:
     asyncio.run(main())
 
 
+def test_room_for_reads_gives_every_group_a_turn() -> None:
+    async def main() -> None:
+        groups = FakeGroup(), FakeGroup()
+        bench = Bench(*groups)
+        await asyncio.gather(bench.peek("g1"), bench.peek("g2"))
+        before = [group.turns for group in groups]
+        bench.engine.turn_all()
+        async with asyncio.timeout(20):
+            while any(group.turns == was for group, was in zip(groups, before, strict=True)):
+                await asyncio.sleep(0)
+        assert [group.batches[-1] for group in groups] == [0, 0]
+        await bench.engine.stop()
+
+    asyncio.run(main())
+
+
 def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach_the_loop() -> None:
     """An appointment may be what ends the waiting: the gate does not hold it back."""
 

@@ -14,6 +14,8 @@ from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.frontend.routing import forwarder
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.peers.links import Lost, NotSent
+from ledgermq.node.runtime import answer_budget
+from ledgermq.node.runtime.answer_budget import BULKY_BYTES, AnswerBudget
 from ledgermq.proto import peer_pb2
 
 Result = peer_pb2.ForwardResult
@@ -402,5 +404,55 @@ def test_signs_are_relayed_every_second(monkeypatch: pytest.MonkeyPatch) -> None
             while not bench.engine.told:
                 await asyncio.sleep(0.001)
         bench.forwarder.stop()
+
+    run(main)
+
+
+def test_answers_from_elsewhere_are_held_until_their_call_ends_and_dropped_beyond_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may be asked again is refused; of a Receive, the outcome is unknown. Small answers always pass."""
+    budget = AnswerBudget(1 << 20, 1 << 20)
+    monkeypatch.setattr(forwarder, "ANSWERS", budget)
+    large, small = Result(responses=[bytes(BULKY_BYTES // 8)] * 2), Result(responses=[bytes(1000)])
+
+    async def main() -> None:
+        bench = Bench("n2")
+        bench.links["n2"].answers += [large, large, large, small, large]
+        assert len(await bench.submit()) == 2 and budget.held_bytes == BULKY_BYTES // 2
+        await bench.submit(repeatable=True)
+        assert budget.held_bytes == BULKY_BYTES
+        with pytest.raises(CallRefused) as refused:
+            await bench.submit(repeatable=True)
+        assert refused.value.refused.reason == "busy"
+        assert list(await bench.submit()) == small.responses
+        assert (await bench.refusal()).reason == "unknown-outcome"
+        assert budget.held_bytes == BULKY_BYTES
+
+    async def whole() -> None:
+        await asyncio.create_task(main())
+        await asyncio.sleep(0)
+        assert budget.held_bytes == 0
+
+    run(whole)
+
+
+def test_bulky_questions_of_peers_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
+    monkeypatch.setattr(forwarder, "ANSWERS", budget)
+
+    async def main() -> None:
+        bench = Bench("n1")
+        peek = peer_pb2.ForwardCall(group="g1", method="ledgermq.v1.Admin/Peek", deadline_ms=20_000)
+        first, other = peer_pb2.ForwardCall(group="g1", method="SendMessage", deadline_ms=20_000), await budget.reserve(1)
+        waiting = asyncio.create_task(bench.forwarder.execute_for_peer("n2", peek))
+        assert (await bench.forwarder.execute_for_peer("n2", first)).responses == [b"executed here"]
+        assert not waiting.done() and len(bench.executor.executed) == 1
+        other.settle(0)
+        assert (await waiting).responses == [b"executed here"]
+        await asyncio.sleep(0)
+        assert budget.held_bytes == 0
+        monkeypatch.setattr(answer_budget, "WAITERS_MAX", 0)
+        await budget.reserve(BULKY_BYTES)
+        refused = await bench.forwarder.execute_for_peer("n2", peek)
+        assert refused.refusal == "busy" and "limits.buffered_bytes" in refused.grpc_message
 
     run(main)

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.parser import text_string_to_metric_families
 
 from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
+from ledgermq.node.process import http
 from ledgermq.node.process.http import HttpServer
 from ledgermq.node.process.node_pages import WorkerPages, merged_metrics
 from ledgermq.node.runtime import metrics
@@ -149,6 +150,52 @@ def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
             assert await ready.json() == {"status": "not ready", **of_ready}
             assert page.status == (200 if told else 403)
             assert told or "access.allow_open_http" in await page.text()
+        await server.stop()
+
+    asyncio.run(main())
+
+
+class LargePages(NoCollector):
+    """Pages that no socket takes at once."""
+
+    SIZE = 32 << 20
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def page(self) -> bytes:
+        self.made += 1
+        return bytes(self.SIZE)
+
+
+def test_readers_that_do_not_take_their_page_hold_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait, and get theirs when those have gone; one that takes nothing for too long is cut off. HEAD has no body."""
+    monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
+    monkeypatch.setattr(http, "PAGES_AT_ONCE", 2)
+
+    async def main() -> None:
+        pages = LargePages()
+        server: Any = HttpServer("c", "n1", FixedHealth([]), pages)  # type: ignore[arg-type]
+        await server.listen(["127.0.0.1"], 0)
+        host, port = server._runner.addresses[0]
+        idle = [await asyncio.open_connection(host, port) for _ in range(10)]
+        for _, writer in idle:
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n")
+        async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+            while pages.made < 2:
+                await asyncio.sleep(0.001)
+            for _ in range(20):
+                async with session.get(f"http://{host}:{port}/healthz") as response:
+                    assert response.status == 200
+            assert pages.made == 2
+            monkeypatch.setattr(http, "PAGE_WITHIN_S", 0.1)
+            for _, writer in idle[:2]:
+                writer.close()
+            async with session.head(f"http://{host}:{port}/metrics") as response:
+                assert (response.status, await response.read()) == (200, b"")
+            async with session.get(f"http://{host}:{port}/metrics") as response:
+                assert response.content_length == pages.SIZE
+            assert pages.made == 12
         await server.stop()
 
     asyncio.run(main())

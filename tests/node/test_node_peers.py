@@ -805,6 +805,24 @@ def sent(messages: Sequence[peer_pb2.PeerMessage]) -> bytes:
     return b"".join(b"".join(encode_frame(message.SerializeToString())) for message in messages)
 
 
+def test_results_wait_while_the_queue_to_their_node_is_full() -> None:
+    """A caller that leaves meanwhile leaves alone."""
+
+    async def scenario() -> None:
+        box = Outbox("n2", 1000, lambda: None)
+        await box.room()
+        box.put(peer_pb2.PeerMessage(forward_cancel=peer_pb2.ForwardCancel(sequence=1)), 1001)
+        waiting = [asyncio.create_task(box.room()) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        assert not waiting[1].done() and not waiting[2].done()
+        box.take()
+        await asyncio.gather(*waiting[1:])
+
+    run(scenario())
+
+
 def test_message_is_withdrawn_only_before_a_write_took_it() -> None:
     """What a write took may have left this node; what is still queued has not, and can be taken back."""
     box = Outbox("n2", 1000, lambda: None)

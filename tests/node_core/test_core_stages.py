@@ -35,6 +35,7 @@ from tests.node_core import core_cluster, core_fakes, core_world
 from tests.node_core.core_fakes import MS, SECOND, Bench, MemoryLog
 from tests.node_core.core_world import CLIENTS, LIVENESS_NS, NAMES, READERS, World
 from tests.node_core.test_core_cluster import Story
+from tests.node_core.test_core_read_budget import Budget
 
 PACKET = ("n2", PeerPacket(b"", b""))
 TICKET = SyncTicket(1, lambda: None)
@@ -229,6 +230,14 @@ class Busy(World):
         """Retention says whether clients' messages are accepted."""
         self.bench.group.writes_refused = b % 2 == 0
 
+    def read_room(self, a: int, b: int) -> None:
+        """Clients have taken answers, or have left no room for others. The turn that follows is for a packet."""
+        budget = self.bench.settings.budget
+        if isinstance(budget, Budget):
+            budget.left = b * 100 * (a % 3)
+            budget.version += 1
+            self.event(b)
+
     def stall(self, a: int, b: int) -> None:
         """The consume queues are full when a packet commits entries."""
         self.bench.queues.full = True
@@ -259,6 +268,7 @@ STEPS = {
     "members": 1,
     "shortage": 1,
     "room": 1,
+    "read_room": 6,
     "stall": 1,
     "replicated": 3,
 }
@@ -276,6 +286,8 @@ def life(patch: pytest.MonkeyPatch, seed: int, group_type: type[Group]) -> tuple
     """One replica with everything that a broker group does."""
     told: Told = []
     options, members = RULES[seed % len(RULES)]
+    if seed % 3 == 0:
+        options = {**options, "budget": Budget(1 << 30)}
     patch.setattr(core_fakes, "Group", recorded(group_type, told))
     patch.setattr(core_world, "Bench", type("Ruled", (Eventful,), {"options": options, "members": members}))
     chance = Random(seed)

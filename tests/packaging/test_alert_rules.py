@@ -39,6 +39,7 @@ CASES: dict[str, tuple[tuple[str, str], str, str, str]] = {
         "33m",
     ),
     "LedgerMQDeadLetters": ((f"rocketmq_send_to_dlq_messages_total{{{CONSUMER}}}", "0x4 1x60"), "4m", "7m", "20m"),
+    "LedgerMQAnswersNotTaken": (('ledgermq_calls_refused_total{instance="n1",reason="unread"}', "0x4 1+1x5 6x40"), "4m", "8m", "25m"),
     "LedgerMQSeriesLeftOut": (('ledgermq_series_left_out{instance="n1",kind="topic"}', "0x4 8x30 0x30"), "15m", "25m", "40m"),
 }
 """Alert → its series minute by minute, and when it does not fire yet, fires, and has ended."""

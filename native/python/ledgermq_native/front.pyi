@@ -135,6 +135,7 @@ class Front:
         stream_send_bytes: int = 1 << 20,
         unread_answer_s: float = 60,
         max_buffered_bytes: int = 512 << 20,
+        max_unsent_bytes: int = 64 << 20,
     ) -> None:
         """Start the threads.
 
@@ -148,9 +149,14 @@ class Front:
           more strikes close the connection with ENHANCE_YOUR_CALM and the text too_many_pings. 0 strikes: no limit.
         - stream_window_bytes: how much a client may send on one stream ahead of its consumption; a connection has sixteen times as much.
         - stream_send_bytes: a response stream with more unsent bytes is full.
-        - unread_answer_s: a finished call whose answer the client does not read is reset after this time.
-        - max_buffered_bytes: requests not yet taken, responses not yet sent, and answers of END_TAKEN that have not ended, over the whole
-          front; each open call counts with its metadata and 1 KiB. A call that would exceed it ends with RESOURCE_EXHAUSTED.
+        - unread_answer_s: a finished call whose answer the client does not read is reset after this time, and a connection that took
+          nothing for so long while an answer waits for it is closed.
+        - max_buffered_bytes: what requests and answers hold, over the whole front: the one request of a call until Python has ended the
+          call, requests of streams until Python has taken them, answers until the socket has taken them, also while HTTP/2 has them,
+          answers of END_TAKEN again until they have ended, and each call with its metadata and 1 KiB until the socket has taken its end.
+          A call that would exceed it ends with RESOURCE_EXHAUSTED, or with its connection if that does not even take refusals.
+        - max_unsent_bytes: while the answers that the socket of one connection has not taken exceed this, Python is not told of its further
+          calls; it is told of them when half of this has been taken. Unix sockets have no such limit.
 
         Raises OSError if the threads or the descriptor cannot be made, and ValueError for a limit that makes no sense.
         """
@@ -205,10 +211,11 @@ class Front:
 
     def stats(self) -> dict[str, Any]:
         """Counters and gauges: connections, connections_total, tls_connections_total, calls, calls_total, calls_unknown, received_bytes,
-        sent_bytes, buffered_bytes, waiting_events, wakeups, bad_answers, panics, and refused: a dict of reason to count.
+        sent_bytes, buffered_bytes, unsent_bytes (the answers in buffered_bytes), waiting_events, wakeups, bad_answers, panics, and refused:
+        a dict of reason to count.
 
         Reasons of refused connections: "connections", "address", "crowd" (the pace), "tls-on-plaintext", "plaintext-on-tls", "garbage",
-        "slow" (the handshake), "tls" (a failed handshake), "pings", "resets", "settings", "frames" (floods), "keepalive", "protocol" (other
-        HTTP/2 errors of the client).
+        "slow" (the handshake), "tls" (a failed handshake), "pings", "resets", "settings", "frames" (floods), "keepalive", "stalled" (it did
+        not take its answers), "protocol" (other HTTP/2 errors of the client).
         Reasons of refused calls: "buffers", "too-large", "unread".
         """

@@ -17,7 +17,9 @@ use http::{Response, StatusCode};
 
 use super::guard::Watch;
 use super::metadata::{self, Encoding, Given, Metadata};
-use super::shared::{Charge, Ended, Event, Message, Method, NewCall, Shared, Writer};
+use super::shared::{
+    Account, Charge, Ended, Event, Framed, Message, Method, NewCall, Shared, Writer,
+};
 use super::taken::{self, Taking};
 use super::tls::Peer;
 use super::worker::Worker;
@@ -44,7 +46,7 @@ pub enum Body {
         status: u32,
         details: String,
         trailing: Given,
-        message: Option<(Bytes, Charge)>,
+        message: Option<Framed>,
         /// Python wants to know whether the socket took the whole answer.
         tell: bool,
         /// Python wants to know whether the client took it, which is more (`taken.rs`). Then `tell` is set, too.
@@ -52,7 +54,7 @@ pub enum Body {
     },
     Initial(Given),
     /// A message with its prefix.
-    Send(Bytes, Charge),
+    Send(Framed),
     Read(usize),
     /// The answer did not fit into the budget of buffered bytes. Whether Python has ended the call with it.
     TooMuch {
@@ -76,6 +78,34 @@ pub struct Common {
     /// Calls whose answers HTTP/2 has, and of which Python wants to know whether the socket took them.
     pub handed_over: Vec<u32>,
     pub taking: Taking,
+    pub account: Arc<Account>,
+    /// Other workers of the node, which come over Unix sockets, bring the calls of many clients and have no limit.
+    pub max_unsent: usize,
+    /// What calls that have ended still cost, until the socket has taken all that HTTP/2 had: up to then it keeps their streams.
+    pub ended: Vec<Charge>,
+    /// Calls of which Python is not told before the client has taken enough of the answers to others.
+    pub held: VecDeque<u32>,
+}
+
+impl Common {
+    /// What an ended call costs until the socket has taken its answer.
+    pub fn keep_until_sent(&mut self, mut overhead: Charge) {
+        overhead.unsent_by(&self.account);
+        self.ended.push(overhead);
+    }
+
+    /// Whether the client must take answers before it gets others.
+    fn is_full(&self) -> bool {
+        self.account.unsent() > self.max_unsent
+    }
+
+    /// A held call that Python may be told of now. Half of the answers must be taken before, so that a client is not let in by single calls.
+    pub fn next_held(&mut self) -> Option<u32> {
+        if self.account.unsent() > self.max_unsent / 2 {
+            return None;
+        }
+        self.held.pop_front()
+    }
 }
 
 /// Why a call is over.
@@ -104,7 +134,7 @@ pub struct Call {
     waker: Waker,
     timer: Option<Instant>,
     encoding: Encoding,
-    _overhead: Charge,
+    overhead: Option<Charge>,
     /// What Python is told with CALL; None once it was told.
     news: Option<Metadata>,
     deadline: Option<Instant>,
@@ -116,10 +146,13 @@ pub struct Call {
     credit: usize,
     all_received: bool,
     half_closed: bool,
+    held_request: Option<Message>,
+    /// The request of a method with one request, until Python has ended the call.
+    request_charge: Option<Charge>,
     // -- responses
     respond: SendResponse<Bytes>,
     sending: Option<SendStream<Bytes>>,
-    output: VecDeque<(Bytes, Charge)>,
+    output: VecDeque<Bytes>,
     within_message: bool,
     is_stalled: bool,
     initial: Option<Given>,
@@ -169,7 +202,7 @@ impl Call {
             waker,
             timer: head.deadline,
             encoding: head.encoding,
-            _overhead: overhead,
+            overhead: Some(overhead),
             news: Some(head.metadata),
             deadline: head.deadline,
             body,
@@ -179,6 +212,8 @@ impl Call {
             credit: 0,
             all_received: false,
             half_closed: false,
+            held_request: None,
+            request_charge: None,
             respond,
             sending: None,
             output: VecDeque::new(),
@@ -310,6 +345,9 @@ impl Call {
             common.timers.remove(&(timer, self.stream));
         }
         common.shared.stats.calls.fetch_sub(1, Relaxed);
+        if let Some(overhead) = self.overhead.take() {
+            common.keep_until_sent(overhead);
+        }
         true
     }
 
@@ -345,6 +383,7 @@ impl Call {
                     self.unreleased += chunk.len();
                     self.check_size(common)?;
                     if !self.method.request_streaming {
+                        self.check_unary()?;
                         self.release(usize::MAX);
                     }
                     // Spares a poll: the last frame says that it is the last.
@@ -383,6 +422,16 @@ impl Call {
         match self.announced_length() {
             Some(length) if length > common.shared.limits.max_message => {
                 Err(too_large(common, &length.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A method with one request takes no byte behind it: whoever sends more must not fill the buffers with it.
+    fn check_unary(&self) -> Step {
+        match self.announced_length() {
+            Some(length) if self.input.len() > PREFIX + length => {
+                Err(malformed("the method takes one request"))
             }
             _ => Ok(()),
         }
@@ -430,15 +479,11 @@ impl Call {
         let Some(length) = self.announced_length() else {
             return Err(malformed("the client ended the call without a request"));
         };
-        if self.input.len() != PREFIX + length {
-            let more = self.input.len() > PREFIX + length;
-            return Err(malformed(if more {
-                "the method takes one request"
-            } else {
-                "the request is incomplete"
-            }));
+        if self.input.len() < PREFIX + length {
+            return Err(malformed("the request is incomplete"));
         }
-        let message = self.next_message(common, length)?;
+        let mut message = self.next_message(common, length)?;
+        self.request_charge = message.charge.take();
         self.half_closed = true;
         self.announce(common, Some(message));
         Ok(())
@@ -453,7 +498,7 @@ impl Call {
         match compressed {
             0 => Ok(Message {
                 bytes,
-                _charge: charge,
+                charge: Some(charge),
             }),
             1 => {
                 let limit = common.shared.limits.max_message;
@@ -481,15 +526,30 @@ impl Call {
                 }
                 Ok(Message {
                     bytes: plain.into(),
-                    _charge: charge,
+                    charge: Some(charge),
                 })
             }
             _ => Err(malformed("the prefix of a request has an unknown flag")),
         }
     }
 
-    /// Tell Python of the call.
-    fn announce(&mut self, common: &Common, message: Option<Message>) {
+    /// Tell Python of the call, now or when the client has taken more of its answers.
+    fn announce(&mut self, common: &mut Common, message: Option<Message>) {
+        if common.is_full() {
+            self.held_request = message;
+            common.held.push_back(self.stream);
+        } else {
+            self.emit_call(common, message);
+        }
+    }
+
+    /// Tell Python of a call that was held.
+    pub fn let_in(&mut self, common: &Common) {
+        let message = self.held_request.take();
+        self.emit_call(common, message);
+    }
+
+    fn emit_call(&mut self, common: &Common, message: Option<Message>) {
         if let Some(metadata) = self.news.take() {
             common.worker.emit(Event::Call(Box::new(NewCall {
                 id: self.id,
@@ -519,6 +579,7 @@ impl Call {
                 taken,
             } => {
                 self.finished = true;
+                self.request_charge = None;
                 self.tell = tell;
                 if taken {
                     self.kept = Charge::new(&common.shared, self.answer_bytes);
@@ -527,7 +588,7 @@ impl Call {
                     }
                 }
                 if let Some(message) = message {
-                    self.output.push_back(message);
+                    self.output.push_back(message.sent_by(&common.account));
                 }
                 self.finish = Some(Finish {
                     status,
@@ -541,9 +602,9 @@ impl Call {
                     self.send_headers(common)?;
                 }
             }
-            Body::Send(bytes, charge) => {
-                self.answer_bytes += bytes.len();
-                self.output.push_back((bytes, charge));
+            Body::Send(message) => {
+                self.answer_bytes += message.len();
+                self.output.push_back(message.sent_by(&common.account));
             }
             Body::Read(count) => {
                 self.credit = self.credit.saturating_add(count);
@@ -581,7 +642,7 @@ impl Call {
     }
 
     fn send(&mut self, common: &mut Common, cx: &mut Context<'_>) -> Step {
-        while let Some((chunk, charge)) = self.output.front_mut() {
+        while let Some(chunk) = self.output.front_mut() {
             if common.allowance == 0 || common.watch.blocked.get() {
                 if !self.is_stalled {
                     self.is_stalled = true;
@@ -607,7 +668,6 @@ impl Call {
                 return Err(End::Lost(Ended::Reset));
             }
             common.allowance -= size;
-            charge.shrink(size);
             self.within_message = !chunk.is_empty();
             if chunk.is_empty() {
                 self.output.pop_front();

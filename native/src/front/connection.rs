@@ -1,6 +1,6 @@
 //! One established connection: its calls, its timers and its end. A single task does everything, so nothing here is locked.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::RecvStream;
+use http::request::Parts;
 use http::{Method, Request, StatusCode};
 use tokio::time::Sleep;
 
@@ -107,7 +108,48 @@ pub struct Connection {
     http_waker: Waker,
     ping_sent: Option<Instant>,
     drain_begun: bool,
+    reading: Reading,
     sleep: Pin<Box<Sleep>>,
+}
+
+/// Whether the client takes its answers.
+#[derive(Default)]
+struct Reading {
+    taken: u64,
+    /// Since when answers wait of which the client has taken nothing.
+    since: Option<Instant>,
+}
+
+impl Reading {
+    /// When to look again, if something waits; fails if the client took nothing for so long. `taken`: see `Watch`.
+    fn look(
+        &mut self,
+        now: Instant,
+        unsent: usize,
+        taken: u64,
+        patience: Duration,
+    ) -> Result<Option<Instant>, ()> {
+        if unsent == 0 {
+            self.since = None;
+            return Ok(None);
+        }
+        if self.since.is_none() || taken != self.taken {
+            self.taken = taken;
+            self.since = Some(now);
+        }
+        let until = self.since.map_or(now, |since| since + patience);
+        if now >= until {
+            Err(())
+        } else {
+            Ok(Some(until))
+        }
+    }
+}
+
+/// The answer to a call that does not begin.
+enum Refusal {
+    Http(StatusCode),
+    Grpc(u32, String),
 }
 
 /// Why the connection ends, if the reason is to be counted.
@@ -127,6 +169,11 @@ impl Connection {
             handle,
             common: Common {
                 shared: worker.shared.clone(),
+                max_unsent: if peer.is_unix() {
+                    usize::MAX
+                } else {
+                    worker.shared.limits.max_unsent
+                },
                 worker,
                 peer: Arc::new(peer),
                 watch,
@@ -136,12 +183,16 @@ impl Connection {
                 stalled: Vec::new(),
                 handed_over: Vec::new(),
                 taking,
+                account: Arc::default(),
+                ended: Vec::new(),
+                held: VecDeque::new(),
             },
             calls: HashMap::new(),
             http_waker: Arc::new(HttpWaker(ready.clone())).into(),
             ready,
             ping_sent: None,
             drain_begun: false,
+            reading: Reading::default(),
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
         }
     }
@@ -159,6 +210,7 @@ impl Connection {
             if let Poll::Ready(over) = self.poll_http() {
                 return Poll::Ready(over);
             }
+            self.let_in();
             let unblocked = !self.common.stalled.is_empty() && !self.common.watch.blocked.get();
             if !unblocked && !self.ready.any() && self.handle.answers.borrow().is_empty() {
                 self.sleep_until(next, now, cx);
@@ -226,7 +278,11 @@ impl Connection {
                 }
                 // While a call is here, this comes only if the client has closed the connection. HTTP/2 has dropped what it still had to send.
                 Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Ready(Some(Ok((request, respond)))) => self.accept(request, respond),
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    if let Err(over) = self.accept(request, respond) {
+                        return Poll::Ready(Some(over));
+                    }
+                }
                 Poll::Ready(Some(Err(error))) => {
                     let over = match self.common.watch.flood.get() {
                         Some(flood) => Some((flood.reason, flood.words.to_owned())),
@@ -245,6 +301,7 @@ impl Connection {
         if self.common.watch.blocked.get() {
             return;
         }
+        self.common.ended.clear();
         for stream in std::mem::take(&mut self.common.handed_over) {
             if let Some((call, _)) = self.calls.get_mut(&stream) {
                 if call.flushed(&mut self.common) {
@@ -272,51 +329,90 @@ impl Connection {
         self.common.taking.forget_ended(self.calls.len(), open);
     }
 
-    fn accept(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    /// Tell Python of held calls, if the client has taken enough.
+    fn let_in(&mut self) {
+        if self.common.account.unsent() == 0 {
+            self.reading.since = None;
+        }
+        while let Some(stream) = self.common.next_held() {
+            if let Some((call, _)) = self.calls.get_mut(&stream) {
+                call.let_in(&self.common);
+            }
+        }
+    }
+
+    /// Begin a call. Fails if the connection is over: the budget is full, and the client does not even take a refusal.
+    fn accept(
+        &mut self,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+    ) -> Result<(), (&'static str, String)> {
         let (head, body) = request.into_parts();
-        if head.method != Method::POST {
-            return refuse_http(&mut respond, StatusCode::METHOD_NOT_ALLOWED);
-        }
-        if !metadata::is_grpc(head.headers.get(http::header::CONTENT_TYPE)) {
-            return refuse_http(&mut respond, StatusCode::UNSUPPORTED_MEDIA_TYPE);
-        }
-        let shared = &self.common.shared;
-        let Some(method) = shared.method(head.uri.path()) else {
-            shared.stats.calls_unknown.fetch_add(1, Relaxed);
-            return refuse(&mut respond, UNIMPLEMENTED, "Method not found!");
-        };
         let size: usize = head
             .headers
             .iter()
             .map(|(name, value)| name.as_str().len() + value.len())
             .sum();
-        let Some(overhead) = Charge::new(shared, CALL_BYTES + size) else {
-            shared.refused_call("buffers");
-            return refuse(&mut respond, RESOURCE_EXHAUSTED, BUFFERS_FULL);
+        let Some(overhead) = Charge::new(&self.common.shared, CALL_BYTES + size) else {
+            self.common.shared.refused_call("buffers");
+            if self.common.watch.blocked.get() {
+                return Err((
+                    "stalled",
+                    format!("{BUFFERS_FULL}, and it takes no answers"),
+                ));
+            }
+            refuse(&mut respond, RESOURCE_EXHAUSTED, BUFFERS_FULL);
+            return Ok(());
+        };
+        match self.checked(head, overhead) {
+            Ok(head) => self.begin(head, body, respond),
+            Err((refusal, overhead)) => {
+                self.common.keep_until_sent(overhead);
+                match refusal {
+                    Refusal::Http(status) => refuse_http(&mut respond, status),
+                    Refusal::Grpc(status, text) => refuse(&mut respond, status, &text),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The head of a call, or why it is refused.
+    fn checked(&self, head: Parts, overhead: Charge) -> Result<Head, (Refusal, Charge)> {
+        let refused = |status, text: &str| Refusal::Grpc(status, text.to_owned());
+        if head.method != Method::POST {
+            return Err((Refusal::Http(StatusCode::METHOD_NOT_ALLOWED), overhead));
+        }
+        if !metadata::is_grpc(head.headers.get(http::header::CONTENT_TYPE)) {
+            return Err((Refusal::Http(StatusCode::UNSUPPORTED_MEDIA_TYPE), overhead));
+        }
+        let shared = &self.common.shared;
+        let Some(method) = shared.method(head.uri.path()) else {
+            shared.stats.calls_unknown.fetch_add(1, Relaxed);
+            return Err((refused(UNIMPLEMENTED, "Method not found!"), overhead));
         };
         let deadline = match head.headers.get("grpc-timeout").map(metadata::timeout) {
             None => None,
             Some(Some(left)) => Instant::now().checked_add(left),
-            Some(None) => return refuse(&mut respond, INTERNAL, "grpc-timeout cannot be read"),
+            Some(None) => return Err((refused(INTERNAL, "grpc-timeout cannot be read"), overhead)),
         };
         let Some(encoding) = metadata::encoding(head.headers.get("grpc-encoding")) else {
-            return refuse(
-                &mut respond,
-                UNIMPLEMENTED,
-                "the encoding of the requests is not supported",
-            );
+            let text = "the encoding of the requests is not supported";
+            return Err((refused(UNIMPLEMENTED, text), overhead));
         };
-        let metadata = match metadata::received(head.headers) {
-            Ok(metadata) => metadata,
-            Err(text) => return refuse(&mut respond, INTERNAL, &text),
-        };
-        let head = Head {
-            method,
-            metadata,
-            deadline,
-            encoding,
-            overhead,
-        };
+        match metadata::received(head.headers) {
+            Err(text) => Err((Refusal::Grpc(INTERNAL, text), overhead)),
+            Ok(metadata) => Ok(Head {
+                method,
+                metadata,
+                deadline,
+                encoding,
+                overhead,
+            }),
+        }
+    }
+
+    fn begin(&mut self, head: Head, body: RecvStream, respond: SendResponse<Bytes>) {
         let stream = respond.stream_id().as_u32();
         let waker = Arc::new(CallWaker {
             ready: self.ready.clone(),
@@ -340,9 +436,20 @@ impl Connection {
                 call.timed_out(&mut self.common);
             }
         }
+        // A call that ended is reset first: the connection ends if not even that helps.
+        let patience = self.common.shared.limits.unread_answer;
+        let (unsent, taken) = (self.common.account.unsent(), self.common.watch.taken.get());
+        let Ok(read_by) = self.reading.look(now, unsent, taken, patience) else {
+            let words = format!(
+                "it took nothing of its answers for {} s",
+                patience.as_secs()
+            );
+            return Err(("stalled", words));
+        };
         let Ok(next) = self.keep_alive(now) else {
             return Err(("keepalive", "it did not answer a ping".to_owned()));
         };
+        let next = read_by.map_or(next, |read_by| next.min(read_by));
         let Some(until) = self.common.worker.drain_until.get() else {
             return Ok(next);
         };
@@ -442,5 +549,35 @@ impl Drop for Connection {
         for (_, (mut call, _)) in self.calls.drain() {
             call.abandon(&mut self.common, Ended::Connection);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_connection_ends_a_minute_after_the_last_byte_that_it_took() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut reading = Reading::default();
+        assert_eq!(reading.look(at(0), 10, 0, MINUTE), Ok(Some(at(60))));
+        assert_eq!(reading.look(at(59), 10, 1, MINUTE), Ok(Some(at(119))));
+        assert_eq!(reading.look(at(118), 500, 1, MINUTE), Ok(Some(at(119))));
+        assert_eq!(reading.look(at(119), 500, 1, MINUTE), Err(()));
+    }
+
+    #[test]
+    fn an_idle_connection_does_not_end() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut reading = Reading::default();
+        assert_eq!(reading.look(at(0), 10, 5, MINUTE), Ok(Some(at(60))));
+        assert_eq!(reading.look(at(1), 0, 5, MINUTE), Ok(None));
+        assert_eq!(reading.look(at(3600), 0, 5, MINUTE), Ok(None));
+        // The minute begins with the answer that waits, not with the last one that was taken.
+        assert_eq!(reading.look(at(3600), 10, 5, MINUTE), Ok(Some(at(3660))));
     }
 }

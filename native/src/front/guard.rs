@@ -84,6 +84,8 @@ pub struct Watch {
     pub blocked: Cell<bool>,
     /// Streams that the peer has reset since the connection looked last.
     pub resets: RefCell<Vec<u32>>,
+    /// Bytes of answers that the socket has taken: of frames DATA, HEADERS and CONTINUATION.
+    pub taken: Cell<u64>,
     /// Calls that are open.
     pub calls: Cell<usize>,
     pub flood: Cell<Option<Flood>>,
@@ -258,6 +260,7 @@ impl Guard {
             heard: Cell::new(now),
             blocked: Cell::new(false),
             resets: RefCell::default(),
+            taken: Cell::new(0),
             calls: Cell::new(0),
             flood: Cell::new(None),
         });
@@ -282,6 +285,9 @@ impl Guard {
             let (taken, found) = self.outgoing.next(&bytes[at..]);
             if matches!(found, Found::Header(DATA | HEADERS, _, _)) {
                 counts.sent_since_ping = true;
+                self.watch.taken.set(self.watch.taken.get() + 1);
+            } else if matches!(found, Found::Payload(DATA | HEADERS | CONTINUATION)) {
+                self.watch.taken.set(self.watch.taken.get() + taken as u64);
             }
             at += taken;
         }

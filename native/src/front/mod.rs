@@ -21,7 +21,6 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -31,7 +30,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use admission::Admission;
 use call::{Answer, Body};
 use metadata::{Given, Value};
-use shared::{lock, Charge, Event, Limits, Method, NewCall, Shared, Writer};
+use shared::{lock, Charge, Event, Framed, Limits, Method, NewCall, Shared, Writer};
 use tls::TlsConfig;
 use worker::{worker_of, Command, Flag, Inbox, ListenerState, Listening};
 
@@ -101,7 +100,7 @@ impl Front {
     #[pyo3(signature = (*, threads=1, max_message_bytes=4 << 20, max_header_bytes=16384, max_streams_per_connection=1000, max_connections=0,
         max_connections_per_address=0, new_connections_per_s=0.0, handshake_s=10.0, keepalive_s=30.0, keepalive_timeout_s=20.0,
         min_ping_interval_s=5.0, max_ping_strikes=20, stream_window_bytes=512 << 10, stream_send_bytes=1 << 20, unread_answer_s=60.0,
-        max_buffered_bytes=512 << 20))]
+        max_buffered_bytes=512 << 20, max_unsent_bytes=64 << 20))]
     #[allow(clippy::too_many_arguments)] // They are the keywords of the Python class.
     fn new(
         threads: usize,
@@ -120,6 +119,7 @@ impl Front {
         stream_send_bytes: usize,
         unread_answer_s: f64,
         max_buffered_bytes: usize,
+        max_unsent_bytes: usize,
     ) -> PyResult<Self> {
         if !(1..=64).contains(&threads) {
             return Err(PyValueError::new_err("threads must be between 1 and 64"));
@@ -152,6 +152,7 @@ impl Front {
             stream_send: stream_send_bytes,
             unread_answer: seconds(unread_answer_s)?,
             max_buffered: max_buffered_bytes,
+            max_unsent: max_unsent_bytes,
         };
         let admission = Admission::new(
             max_connections,
@@ -326,6 +327,7 @@ impl Front {
         found.set_item("waiting_events", waiting)?;
         found.set_item("wakeups", wakeups)?;
         found.set_item("buffered_bytes", self.shared.buffered())?;
+        found.set_item("unsent_bytes", self.shared.unsent())?;
         let refused = PyDict::new(py);
         for (reason, count) in self.shared.refusals() {
             refused.set_item(reason, count)?;
@@ -412,9 +414,9 @@ impl Front {
             }
             INITIAL => (Body::Initial(metadata_of(&given.get_item(2)?)?), None),
             SEND => match self.framed(&given.get_item(2)?)? {
-                Ok((bytes, charge)) => {
-                    let size = bytes.len();
-                    (Body::Send(bytes, charge), Some(Some(size)))
+                Ok(message) => {
+                    let size = message.len();
+                    (Body::Send(message), Some(Some(size)))
                 }
                 Err(()) => (Body::TooMuch { finished: false }, None),
             },
@@ -440,7 +442,7 @@ impl Front {
     }
 
     /// A message with its prefix; Err(()) if the buffers are full.
-    fn framed(&self, message: &Bound<'_, PyAny>) -> PyResult<Result<(Bytes, Charge), ()>> {
+    fn framed(&self, message: &Bound<'_, PyAny>) -> PyResult<Result<Framed, ()>> {
         let message: &[u8] = message.cast::<PyBytes>()?.as_bytes();
         let Ok(length) = u32::try_from(message.len()) else {
             return Err(PyValueError::new_err(
@@ -454,7 +456,7 @@ impl Front {
         framed.push(0);
         framed.extend_from_slice(&length.to_be_bytes());
         framed.extend_from_slice(message);
-        Ok(Ok((framed.into(), charge)))
+        Ok(Ok(Framed::new(framed, charge)))
     }
 }
 

@@ -32,6 +32,7 @@ pub struct Limits {
     pub stream_send: usize,
     pub unread_answer: Duration,
     pub max_buffered: usize,
+    pub max_unsent: usize,
 }
 
 pub struct Method {
@@ -79,10 +80,11 @@ pub struct NewCall {
     pub writer: Option<Arc<Writer>>,
 }
 
-/// Bytes of a request, counted as buffered until Python has taken them.
+/// Bytes of a request. Those of a stream are counted as buffered until Python has taken them; for a method with one request, the call has the
+/// charge until Python has ended it.
 pub struct Message {
     pub bytes: Bytes,
-    pub _charge: Charge,
+    pub charge: Option<Charge>,
 }
 
 pub enum Event {
@@ -128,6 +130,19 @@ struct Queue {
     wakeups: u64,
 }
 
+/// The bytes of one connection's answers, each from the moment when the connection has it until the socket has taken it. An answer that ended
+/// without a message counts with what its call cost. Also what HTTP/2 holds is counted, because a charge lives as long as its memory.
+#[derive(Default)]
+pub struct Account {
+    unsent: AtomicUsize,
+}
+
+impl Account {
+    pub fn unsent(&self) -> usize {
+        self.unsent.load(Relaxed)
+    }
+}
+
 pub struct Shared {
     pub limits: Limits,
     pub stats: Stats,
@@ -136,6 +151,7 @@ pub struct Shared {
     pub undrained_workers: AtomicUsize,
     pub eventfd: OwnedFd,
     buffered: AtomicUsize,
+    unsent: AtomicUsize,
     queue: Mutex<Queue>,
     refused: Mutex<BTreeMap<&'static str, Refusals>>,
 }
@@ -155,6 +171,7 @@ impl Shared {
             undrained_workers: AtomicUsize::new(workers),
             eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             buffered: AtomicUsize::new(0),
+            unsent: AtomicUsize::new(0),
             queue: Mutex::default(),
             refused: Mutex::default(),
         })
@@ -206,6 +223,10 @@ impl Shared {
         self.buffered.load(Relaxed)
     }
 
+    pub fn unsent(&self) -> usize {
+        self.unsent.load(Relaxed)
+    }
+
     pub fn refusals(&self) -> Vec<(&'static str, u64)> {
         lock(&self.refused)
             .iter()
@@ -236,6 +257,36 @@ impl Shared {
 pub struct Charge {
     shared: Arc<Shared>,
     bytes: usize,
+    /// The connection that has yet to send these bytes.
+    account: Option<Arc<Account>>,
+}
+
+/// A message of an answer, charged until its memory is free: HTTP/2 keeps it until the socket has taken all of it.
+pub struct Framed {
+    bytes: Vec<u8>,
+    charge: Charge,
+}
+
+impl Framed {
+    pub fn new(bytes: Vec<u8>, charge: Charge) -> Self {
+        Framed { bytes, charge }
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The bytes to send on this account's connection.
+    pub fn sent_by(mut self, account: &Arc<Account>) -> Bytes {
+        self.charge.unsent_by(account);
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Framed {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Charge {
@@ -244,6 +295,7 @@ impl Charge {
         let mut charge = Charge {
             shared: shared.clone(),
             bytes: 0,
+            account: None,
         };
         charge.grow(bytes).then_some(charge)
     }
@@ -259,13 +311,25 @@ impl Charge {
         true
     }
 
+    /// From now on these bytes wait to be sent.
+    pub fn unsent_by(&mut self, account: &Arc<Account>) {
+        account.unsent.fetch_add(self.bytes, Relaxed);
+        self.shared.unsent.fetch_add(self.bytes, Relaxed);
+        self.account = Some(account.clone());
+    }
+
     /// Move a part of this charge into one of its own.
     pub fn split(&mut self, bytes: usize) -> Charge {
+        debug_assert!(
+            self.account.is_none(),
+            "what waits to be sent is not divided"
+        );
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         Charge {
             shared: self.shared.clone(),
             bytes,
+            account: None,
         }
     }
 
@@ -277,5 +341,51 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.shared.buffered.fetch_sub(self.bytes, Relaxed);
+        if let Some(account) = &self.account {
+            account.unsent.fetch_sub(self.bytes, Relaxed);
+            self.shared.unsent.fetch_sub(self.bytes, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared(max_buffered: usize) -> Arc<Shared> {
+        let second = Duration::from_secs(1);
+        let limits = Limits {
+            max_message: 1,
+            max_header: 1,
+            max_streams: 1,
+            handshake: second,
+            keepalive: second,
+            keepalive_timeout: second,
+            min_ping_interval: second,
+            max_ping_strikes: 0,
+            stream_window: 1,
+            stream_send: 1,
+            unread_answer: second,
+            max_buffered,
+            max_unsent: 1,
+        };
+        Arc::new(Shared::new(limits, Admission::new(0, 0, 0.0), 1).unwrap())
+    }
+
+    #[test]
+    fn a_message_is_charged_until_its_last_part_is_dropped() {
+        let (shared, account) = (shared(1000), Arc::default());
+        let charge = Charge::new(&shared, 600).unwrap();
+        assert!(Charge::new(&shared, 401).is_none());
+        let mut rest = Framed::new(vec![7; 600], charge).sent_by(&account);
+        let first = rest.split_to(599);
+        assert_eq!((account.unsent(), shared.unsent()), (600, 600));
+        drop(first);
+        assert_eq!((account.unsent(), shared.buffered()), (600, 600));
+        drop(rest);
+        assert_eq!(
+            (account.unsent(), shared.unsent(), shared.buffered()),
+            (0, 0, 0)
+        );
     }
 }

@@ -121,6 +121,10 @@ impl Peer {
         Peer::named("unix:".to_owned(), "unix:".to_owned())
     }
 
+    pub fn is_unix(&self) -> bool {
+        self.name == "unix:"
+    }
+
     fn named(name: String, address: String) -> Self {
         Peer {
             name,

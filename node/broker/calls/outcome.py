@@ -171,6 +171,8 @@ class Refused:
     next_sequence: int | None = None
 
 
+UNREAD = Refused("busy", detail="the clients of this node have not taken earlier answers (limits.buffered_bytes); ask again later")
+"""For a call whose messages were not read, because there was no room for them until its deadline."""
 NOTHING_DONE = frozenset({"not-leader"})
 AGAIN = NOTHING_DONE | {"unknown-outcome"}
 """A call refused for one of these reasons is retried if executing it twice has the same effect as once."""

@@ -51,6 +51,8 @@ class Pull:
     deadline_ns: int
     cold: Cold | None = None
     """If set, a follower may answer under these conditions."""
+    patience_ns: int = 0
+    """So long after `deadline_ns` it may still wait until its messages may be read."""
 
 
 @dataclass(frozen=True, slots=True)

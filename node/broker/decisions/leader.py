@@ -17,7 +17,7 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Change, ClientGone, ClientsAlive, Lease, Receive, Received
 from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
 from ledgermq.node.broker.calls.operator_calls import Trim
-from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.broker.calls.outcome import UNREAD, Call, Done, Refused, Result
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produce, Produced, ProduceFrame, ProducerOpened
 from ledgermq.node.broker.calls.tier_calls import TierFetched
 from ledgermq.node.broker.decisions.broadcasting import Members
@@ -29,7 +29,7 @@ from ledgermq.node.broker.decisions.lite_serving import LiteServer
 from ledgermq.node.broker.decisions.picker import Picker
 from ledgermq.node.broker.decisions.plan import Awaited, Plan
 from ledgermq.node.broker.decisions.planner import Planner
-from ledgermq.node.broker.decisions.polls import END_GRID_NS, Pair, Polls
+from ledgermq.node.broker.decisions.polls import END_GRID_NS, Pair, Poll, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.timer_firing import TimerFiring, fire_times
@@ -38,6 +38,7 @@ from ledgermq.node.broker.decisions.transaction_checks import CheckClock, Transa
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.flush import Durability, FlushPolicy
+from ledgermq.node.broker.ports import ReadBudget, Unlimited
 from ledgermq.node.broker.state.delivery import QueueKey, Touched
 from ledgermq.node.broker.state.machine import Effects, Machine
 from ledgermq.proto.names import CONFIG_TOPIC, STORAGE_TOPIC, TIMER_TOPIC
@@ -73,6 +74,7 @@ class LeaderSettings:
     producers_max: int = PRODUCERS_MAX
     """How many producers of native frames a broker group keeps."""
     transactions: TransactionRules = field(default_factory=TransactionRules)
+    budget: ReadBudget = field(default_factory=Unlimited)
 
 
 class Leader:
@@ -88,6 +90,7 @@ class Leader:
         """The term that this node leads; None on a follower."""
         self.serving = False
         self._machine = machine
+        self._budget = settings.budget
         self._uncommitted = UncommittedState()
         self.clock = LeaseClock(machine.delivery, settings.times)
         self.polls = Polls()
@@ -111,11 +114,14 @@ class Leader:
             liveness_ns,
             settings.receive_bytes_max,
             settings.lite_topics_max,
+            settings.budget,
         )
         self.members = Members(machine, self._uncommitted, liveness_ns)
         self.producer_sequencing = self.producer_sequencing_type(machine.producers, self._uncommitted, settings.producers_max)
         givers = transaction_resolver, self.timer_firing, self.lite, self.members, dead_lettering, self.producer_sequencing, self._groups
-        self._planner = self.planner_type(machine, self.clock, self._uncommitted, self._picker, *givers, room, settings.policy)
+        self._planner = self.planner_type(
+            machine, self.clock, self._uncommitted, self._picker, *givers, room, settings.policy, settings.budget
+        )
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
         self._early: deque[Awaited] = deque()
@@ -267,15 +273,23 @@ class Leader:
 
     def due(self, now_ns: int) -> list[Done]:
         """Answer long polls whose time is over. Each was examined at least once, however short its deadline. An empty answer says that
-        nothing was left, so a poll whose messages have not come from the object store is refused."""
+        nothing was left, so a poll is refused if its messages have not come from the object store, or may not be read now."""
         deadlines = self.polls.deadlines
         if not deadlines or now_ns < deadlines[0][0]:
             return []
         done: list[Done] = []
-        for poll in self.polls.due(now_ns):
+        for poll in self.polls.due(now_ns, self._is_turned_away):
             why = "" if poll.leasing else self.tier.lacks(poll.pair)
-            done.append(Done(poll.call.token, Refused("store-away", detail=why) if why else Received(())))
+            if not why and self._is_turned_away(poll):
+                done.append(Done(poll.call.token, UNREAD))
+            else:
+                done.append(Done(poll.call.token, Refused("store-away", detail=why) if why else Received(())))
+            self.polls.remove(poll.call.token)
         return done
+
+    def _is_turned_away(self, poll: Poll) -> bool:
+        """Whether there may be messages for a Receive that may not be read now."""
+        return not poll.leasing and poll.pair in self.polls.woken and not self._budget.admits(poll.call.token)
 
     def has_work(self) -> bool:
         """Whether there is anything to plan."""

@@ -24,6 +24,7 @@ from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Poll, Polls, lite_pair
 from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState, group_name, reset_pair_name, topic_name
+from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.lite import LiteKey
 from ledgermq.node.broker.state.machine import Effects, Machine
@@ -60,6 +61,7 @@ class LiteServer:
         liveness_ns: int,
         max_bytes: int,
         topics_max: int,
+        budget: ReadBudget,
     ) -> None:
         self._machine = machine
         self._clock = clock
@@ -69,6 +71,7 @@ class LiteServer:
         self._liveness_ns = liveness_ns
         self._max_bytes = max_bytes
         self._topics_max = topics_max
+        self._budget = budget
         self._maybe: dict[LiteKey, dict[str, None]] = {}
         """Stored lite topics that may have messages for a client, longest listed first."""
         self.seen: dict[str, int] = {}
@@ -254,6 +257,10 @@ class LiteServer:
         """Serve the Receives of one client, longest waiting first, until no messages are left for them."""
         for poll in polls.waiting(pair):
             call = poll.call
+            if not self._budget.open:
+                return
+            if self._budget.crowded and not self._budget.admits(call.token):
+                continue
             config = self._machine.topics.get(call.topic)
             if config is None:
                 plan.unserved.append(poll)
@@ -337,6 +344,7 @@ class LiteServer:
             repeated = sum([attempt > 1 for attempt in one.attempts])
             plan.traffic.append(Leased(call.group, one.topic, len(one.records), sum(map(len, one.records)), repeated))
         if leases:
+            self._budget.take(call.token, sum([len(lease.record) for lease in leases]))
             plan.leased.append((index, poll, tuple(leases)))
 
     def _give_up(self, plan: Plan, key: QueueKey, found: _Found) -> None:

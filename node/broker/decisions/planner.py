@@ -30,6 +30,7 @@ from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.decisions.uncommitted import RETAINED, UncommittedState, group_name, reset_name, reset_pair_name, topic_name
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest
+from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.timers import RECALLED_MAX, Place
@@ -68,6 +69,7 @@ class Planner:
         groups: MessageGroups,
         entry_bytes_max: int,
         policy: FlushPolicy,
+        budget: ReadBudget,
     ) -> None:
         self._machine = machine
         self._clock = clock
@@ -82,6 +84,7 @@ class Planner:
         self._groups = groups
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
+        self._budget = budget
         self._rows_max = entry_bytes_max // (2 * _ROW_BYTES_MAX)
         """How many rows a plan may have: its shared records must fit into a log file. Further calls go into the next batch."""
 
@@ -450,10 +453,13 @@ class Planner:
         kind = self.fifo_job_type if fifo else None
         only = None if fifo else polls.known(pair)
         sent = NOTHING_SENT if fifo else plan.sent().get(topic, NOTHING_SENT)
-        held = False
+        held = turned_away = False
         for poll in polls.waiting(pair):
-            if plan.size >= _PLAN_BYTES:
+            if plan.size >= _PLAN_BYTES or not self._budget.open:
                 return
+            if self._budget.crowded and not self._budget.admits(poll.call.token):
+                turned_away = True
+                continue
             pick = self._picker.pick(poll.call, config.queues, rules, kind, only, sent)
             if pick:
                 for queue, offset, dead_letter in pick.dead:
@@ -467,7 +473,7 @@ class Planner:
                 elif pick:
                     polls.later(pair)
                 return
-        if held:
+        if held and not turned_away:
             plan.settled.append((pair, False))
 
     def _lease(self, plan: Plan, poll: Poll, pick: Pick, *, fifo: bool) -> None:
@@ -517,4 +523,6 @@ class Planner:
         plan.drafts.append(control.draft(record, plan.now_ms))
         if pick.messages:
             leases = tuple(Lease(m.queue, m.offset, index, m.attempt, m.record) for m in pick.messages)
+            # Also if the log refuses this plan: what the call holds is given back with the call.
+            self._budget.take(call.token, pick.bytes)
             plan.leased.append((index, poll, leases))

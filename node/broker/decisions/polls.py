@@ -213,16 +213,20 @@ class Polls:
             self.deadlines = [item for item in self.deadlines if item[1] in self._polls]
             heapify(self.deadlines)
 
-    def due(self, now_ns: int) -> list[Poll]:
-        """Remove and return the Receives whose time is over."""
-        due = []
+    def due(self, now_ns: int, has_patience: Callable[[Poll], bool]) -> list[Poll]:
+        """The Receives whose time is over, for the caller to remove. One that `has_patience` waits longer, as one that is leasing does."""
+        due: dict[Token, Poll] = {}
         while self.deadlines and self.deadlines[0][0] <= now_ns:
             _, token = heappop(self.deadlines)
             poll = self._polls.get(token)
-            if poll is not None and _end_ns(poll) <= now_ns:
-                self.remove(token)
-                due.append(poll)
-        return due
+            if poll is None or _end_ns(poll) > now_ns:
+                continue
+            last_ns = poll.call.deadline_ns + poll.call.patience_ns
+            if now_ns < last_ns and has_patience(poll):
+                self._deadline(last_ns, token)
+            else:
+                due[token] = poll
+        return list(due.values())
 
     def wake_at_ns(self) -> int:
         """The next deadline, rounded up to a grid so that many polls end in one turn. The delay is less than their callers allow."""

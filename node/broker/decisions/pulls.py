@@ -15,9 +15,10 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.outcome import Done, Refused
+from ledgermq.node.broker.calls.outcome import UNREAD, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Pull, Pulled
 from ledgermq.node.broker.filters.filters import CallLooks, Looks
+from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.state.machine import Machine
 
 SCAN_UNITS = 4096
@@ -35,8 +36,12 @@ class _Waiting:
 class Pulls:
     """The waiting pulls of one replica."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, budget: ReadBudget) -> None:
         self._machine = machine
+        self._budget = budget
+        self.turned_away: dict[Token, None] = {}
+        """Pulls that may have messages, which may not be read as of `_version` of the budget."""
+        self._version = 0
         self.waiting: dict[Token, _Waiting] = {}
         self._of_topic: dict[str, dict[Token, None]] = {}
         self.woken: dict[Token, None] = {}
@@ -65,8 +70,14 @@ class Pulls:
     def serve(self) -> list[Done]:
         """Answer the pulls that have messages."""
         done: list[Done] = []
+        budget = self._budget
+        if budget.version != self._version:
+            self._version, self.turned_away, self.woken = budget.version, {}, self.turned_away | self.woken
         dirty, self.woken = self.woken, {}
         for place, token in enumerate(dirty):
+            if not budget.admits(token):
+                self.turned_away[token] = None
+                continue
             if self.looks.left <= 0:
                 # The remaining pulls come next, in the next turn.
                 self.woken = dict.fromkeys(list(dirty)[place:]) | self.woken
@@ -74,6 +85,8 @@ class Pulls:
             waiting = self.waiting[token]
             outcome = self._look(waiting)
             if isinstance(outcome, Refused) or outcome.records:
+                if isinstance(outcome, Pulled):
+                    budget.take(token, sum(map(len, outcome.records)))
                 self._remove(token)
                 done.append(Done(token, outcome))
             else:
@@ -83,14 +96,20 @@ class Pulls:
         return done
 
     def due(self, now_ns: int) -> list[Done]:
-        """Answer the pulls whose deadline has passed with an empty result. Each was examined at least once, however short its deadline."""
+        """Answer the pulls whose deadline has passed with an empty result, or refuse them if their messages may not be read now. Each was
+        examined at least once, however short its deadline."""
         done: list[Done] = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, token = heappop(self._deadlines)
             waiting = self.waiting.get(token)
             if waiting is not None:
+                unread = token in self.turned_away
+                end_ns = waiting.call.deadline_ns + waiting.call.patience_ns
+                if unread and now_ns < end_ns:
+                    heappush(self._deadlines, (end_ns, token))
+                    continue
                 self._remove(token)
-                done.append(Done(token, Pulled((), (), waiting.offset)))
+                done.append(Done(token, UNREAD if unread else Pulled((), (), waiting.offset)))
         return done
 
     def cancel(self, token: Token) -> list[Done]:
@@ -118,6 +137,7 @@ class Pulls:
     def _remove(self, token: Token) -> None:
         topic = self.waiting.pop(token).call.topic
         self.woken.pop(token, None)
+        self.turned_away.pop(token, None)
         others = self._of_topic[topic]
         del others[token]
         if not others:

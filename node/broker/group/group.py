@@ -145,7 +145,7 @@ class Group:
         self.machine = machine
         self.leader = self.leader_type(machine, settings)
         self._handovers = Handovers(node, replicator, settings.preferred)
-        self._reads = Reads(replicator, machine)
+        self._reads = Reads(replicator, machine, settings.budget)
         self.memberships = Memberships(replicator)
         self._level_index = -1
         """The last level record that this replica appended since it leads."""
@@ -785,7 +785,7 @@ class Group:
             turn.done += handovers.look(now_ns)
         if turn.stalled:
             turn.done += self._reads.stalled()
-        busy = turn.full or turn.stalled or bool(handovers.waiting) or leader.has_work()
+        busy = turn.full or turn.stalled or bool(handovers.waiting or pulls.turned_away) or leader.has_work()
         if turn.full or turn.stalled:
             turn.wake(now_ns + _RETRY_NS)
         elif leader.wants_turn():

@@ -17,7 +17,7 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused, Result
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, FindOffset, Peek, Pull, ReadOffset
 from ledgermq.node.broker.decisions.pulls import Pulls
-from ledgermq.node.broker.ports import Replicator
+from ledgermq.node.broker.ports import ReadBudget, Replicator
 from ledgermq.node.broker.state.machine import Machine
 
 Read = Peek | Pull | ReadOffset | FindOffset | Confirm
@@ -37,10 +37,10 @@ _Asked = Read | Assured
 class Reads:
     """The reads of one replica. Belongs to the group's turns."""
 
-    def __init__(self, replicator: Replicator, machine: Machine) -> None:
+    def __init__(self, replicator: Replicator, machine: Machine, budget: ReadBudget) -> None:
         self._replicator = replicator
         self._machine = machine
-        self.pulls = Pulls(machine)
+        self.pulls = Pulls(machine, budget)
         """Pulls whose read index is applied; they still wait for messages."""
         self._fresh: list[_Asked] = []
         """Calls of this turn that have no read index yet."""
@@ -83,7 +83,7 @@ class Reads:
     def answer(self) -> list[Done]:
         """Carry out the reads whose index is applied."""
         if not self._indexed:
-            return self.pulls.serve() if self.pulls.woken else []
+            return self.pulls.serve() if self.pulls.woken or self.pulls.turned_away else []
         applied_index = self._machine.applied_index
         ready = [call for index, call in self._indexed if index <= applied_index]
         if ready:

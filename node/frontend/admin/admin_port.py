@@ -14,10 +14,13 @@ from ledgermq.node.frontend.ports import Method, ServerCall, UnaryMethod
 from ledgermq.node.frontend.rocketmq.access_control import common_name_of
 from ledgermq.node.frontend.security.admin_guard import Serve, guarded
 from ledgermq.node.frontend.security.authority import Authority
+from ledgermq.node.runtime.answer_budget import ANSWERS, BULKY_BYTES, COPIES
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.status import Code
+from ledgermq.proto.status import Code, LedgerError
 
 SERVICE = "ledgermq.v1.Admin"
+BULKY = frozenset({"Peek", "Query", "MessageDetail", "TraceMessage", "WhyNotDelivered", "ListDeadLetters", "ListWaiting", "ListClients"})
+"""The methods whose answers may have many MiB."""
 
 
 def admin_methods(service: object, authority: Authority) -> dict[str, Method]:
@@ -43,4 +46,14 @@ def _decoded(method: str, serve: Serve) -> Callable[[bytes, ServerCall], Awaitab
         out: bytes = found.SerializeToString()
         return out
 
-    return answer
+    async def bulky_answer(data: bytes, context: ServerCall) -> bytes:
+        try:
+            share = await ANSWERS.reserve_for_task(BULKY_BYTES)
+        except LedgerError as error:
+            refused: bytes = response(status=admin_pb2.Status(code=int(error.code), message=error.message)).SerializeToString()
+            return refused
+        out = await answer(data, context)
+        share.settle(COPIES * len(out))
+        return out
+
+    return bulky_answer if method in BULKY else answer

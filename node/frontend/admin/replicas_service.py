@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -29,6 +30,7 @@ from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.replica.retention.retention_rules import LogFile
 from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.answer_budget import ANSWERS, COPIES
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, audit_pb2
@@ -292,11 +294,13 @@ class Replicas:
                 wait_s = self._budget.wait_s(length, late_s)
                 if wait_s > 0:
                     await asyncio.sleep(wait_s)
-                data, done_s = await self._on_reader(lambda offset=offset, length=length: (file.pread(offset, length), time.monotonic()))  # type: ignore[misc]
-                late_s = time.monotonic() - done_s
-                counter.inc(len(data))
-                if data != _ZEROS[: len(data)]:
-                    yield audit_pb2.ReadFileResponse(offset=offset, data=data)
+                # Held until the auditor has taken the piece.
+                with await ANSWERS.reserve(COPIES * length):
+                    data, done_s = await self._on_reader(partial(_pread, file, offset, length))
+                    late_s = time.monotonic() - done_s
+                    counter.inc(len(data))
+                    if data != _ZEROS[: len(data)]:
+                        yield audit_pb2.ReadFileResponse(offset=offset, data=data)
 
     async def _on_reader(self, work: Callable[[], T]) -> T:
         """Run `work` on a reader thread. Raises LedgerError, for disk errors too."""
@@ -344,6 +348,11 @@ class Replicas:
         except Exception as error:  # as above; this may follow other messages, and the caller checks every status
             last = audit_pb2.ReadFileResponse(status=_status(error, audit_pb2.ReadFileResponse))
             await context.write(last.SerializeToString())
+
+
+def _pread(file: ReplicaFile, offset: int, length: int) -> tuple[bytes, float]:
+    """A piece of a file, and when it was read."""
+    return file.pread(offset, length), time.monotonic()
 
 
 def _close_opened(opening: asyncio.Future[ReplicaFile | None]) -> None:

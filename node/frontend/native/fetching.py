@@ -39,6 +39,7 @@ from ledgermq.node.frontend.rocketmq.wire.meters import Meter
 from ledgermq.node.frontend.routing.local_reads import LEADER, LocalReads, Standing
 from ledgermq.node.frontend.security.quotas import Hold
 from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.answer_budget import ANSWERS, COPIES
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto import messaging_pb2
 from ledgermq.proto.status import Code, LedgerError, fail, refused
@@ -346,10 +347,12 @@ class _Stream:
 
     async def _sent(self, tail: QueueTail | LogTail, view: GroupView, room: int, hold: Hold | None) -> bool:
         """Send what comes next; False if there is nothing. A function of its own, so that a waiting reader keeps no answers alive."""
-        answers = await self._next(tail, view, room)
-        for answer in answers:
-            await self._send(answer, hold)
-        return bool(answers)
+        with await ANSWERS.reserve(COPIES * room) as share:
+            answers = await self._next(tail, view, room)
+            share.settle(COPIES * sum([answer.size for answer in answers]))
+            for answer in answers:
+                await self._send(answer, hold)
+            return bool(answers)
 
     async def _next(self, tail: QueueTail | LogTail, view: GroupView, room: int) -> list[Answer]:
         if isinstance(tail, LogTail):

@@ -19,6 +19,7 @@ from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.proto.status import Code, fail
 
 RETRY_S = 0.03
@@ -56,12 +57,16 @@ class Groups:
     async def call(self, broker_group: str, call: Answered, stored_topic: str, deadline: float) -> Any:
         """The result of a call. Raises CallRefused, or LedgerError if the topic did not come into force in time."""
         while True:
+            entered = ANSWERS.enter(call.token) if isinstance(call, Receive | Pull) else None
             try:
                 outcome = await self.engine.call(broker_group, call)
             except asyncio.CancelledError:
-                if isinstance(call, Receive | Pull):
+                if entered is not None:
                     self.notify(broker_group, CancelReceive(call.token))
                 raise
+            finally:
+                if entered is not None:
+                    ANSWERS.leave(entered)
             if not isinstance(outcome, Refused):
                 return outcome
             if outcome.reason != "unknown-topic" or self._topics.known(stored_topic) is None:

@@ -21,6 +21,7 @@ from ledgermq.node.frontend.rocketmq.wire.validation import Caller, duration_ms,
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.routing.tier_reads import TierReads
+from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.layout import split_record
 from ledgermq.proto.status import Code, fail
@@ -95,6 +96,7 @@ class Puller:
             except CallRefused as refusal:
                 if refusal.refused.reason not in AGAIN:
                     raise
+        await ANSWERS.room(last)
         return await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, last, repeatable=True)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
@@ -149,6 +151,7 @@ class Puller:
     ) -> Sequence[bytes]:
         """Read, and wait for messages, in a broker group led here; with `cold`, at a replica within those bounds, without waiting."""
         queue = request.message_queue.id
+        left_s = deadline - DEADLINE_MARGIN_S - asyncio.get_running_loop().time() - polling
         call = Pull(
             token=self._groups.engine.new_token(),
             topic=stored,
@@ -159,6 +162,7 @@ class Puller:
             max_bytes=BATCH_BYTES,
             deadline_ns=self._now_ns() + int(polling * 1e9),
             cold=cold,
+            patience_ns=int(max(left_s, 0.0) * 1e9),
         )
         try:
             pulled: Pulled = await self._groups.call(broker_group, call, stored, deadline)

@@ -37,6 +37,7 @@ from ledgermq.node.frontend.rocketmq.wire.validation import (
     topic_of,
 )
 from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import TopicKind
@@ -115,6 +116,7 @@ class Receiver:
             except CallRefused as refusal:
                 if refusal.refused.reason != "not-leader":
                     raise
+        await ANSWERS.room(last)
         return await self._forwarder.submit(broker_group, METHOD, job.caller.metadata(), data, last)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:

@@ -18,18 +18,28 @@ from prometheus_client import Counter
 
 from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
 from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, CallRefused, Refused
+from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, UNREAD, CallRefused, Refused
 from ledgermq.node.frontend.ports import Engine, Executor
 from ledgermq.node.replica.peers.links import Link, Lost, NotSent
 from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.answer_budget import ANSWERS, BULKY_BYTES, COPIES
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
+from ledgermq.proto.status import LedgerError
 
 # How long a call waits before the next attempt if nothing announces a change.
 RETRY_S = 0.05
 SIGNS_EVERY_S = 1.0
 # Subtracted from a forwarded call's deadline, so that the leader's result still arrives in time.
 DEADLINE_MARGIN_S = 0.05
+
+BULKY = frozenset(
+    (
+        "ledgermq.v1.Admin/Peek",
+        *(f"ledgermq.v1.Admin/query:Group{what}" for what in ("Query", "Message", "Letters", "Waiting", "Trace", "Why")),
+    )
+)
+"""The calls of the administration whose answers may have many MiB."""
 
 log = get_logger()
 
@@ -103,6 +113,9 @@ class Forwarder:
                 if target is not None:
                     responses = await self._forward(target, group, method, metadata, request, deadline)
                     if responses is not None:
+                        if not ANSWERS.charge(sum(map(len, responses))):
+                            # What a Receive has leased comes again, as if the answer had been lost on its way.
+                            raise CallRefused(UNREAD if repeatable else Refused("unknown-outcome", detail=UNREAD.detail))
                         return responses
             except CallRefused as refusal:
                 if refusal.refused.reason not in passing:
@@ -167,16 +180,29 @@ class Forwarder:
                 await _wait(changed, left)
             if call.group:
                 _executed(call.group).inc()
-            responses = await self._execute(call.group, call.method, call.metadata, call.request, deadline)
-            return peer_pb2.ForwardResult(responses=responses)
+            return peer_pb2.ForwardResult(responses=await self._execute_counted(call, deadline))
         except CallRefused as refusal:
             refused = refusal.refused
             if refused.reason == "not-leader":
                 return peer_pb2.ForwardResult(not_leader=True, leader=refused.leader)
             return peer_pb2.ForwardResult(refusal=refused.reason, grpc_message=refused.detail)
+        except LedgerError as error:
+            return peer_pb2.ForwardResult(refusal="busy", grpc_message=error.message)
         except Exception as error:  # a bug in the executor must answer its caller, not end the stream that all callers share
             log.exception("forwarded call failed", method=call.method, sender=sender)
             return peer_pb2.ForwardResult(refusal="internal", grpc_message=type(error).__name__)
+
+    async def _execute_counted(self, call: peer_pb2.ForwardCall, deadline: float) -> Sequence[bytes]:
+        """Execute a call of a peer. What a bulky answer holds is counted until the task of the call ends."""
+        if call.method not in BULKY:
+            return await self._execute(call.group, call.method, call.metadata, call.request, deadline)
+        size, share = 0, await ANSWERS.reserve_for_task(BULKY_BYTES)
+        try:
+            responses = await self._execute(call.group, call.method, call.metadata, call.request, deadline)
+            size = COPIES * sum(map(len, responses))
+            return responses
+        finally:
+            share.settle(size)
 
     def on_contact(self, client_id: str) -> None:
         """A client showed a sign of life at this node."""

@@ -21,6 +21,7 @@ import grpc.aio
 
 from ledgermq.node.frontend.ports import CallAborted, CallGone, CallMetadata, ServerCall, StatusCode, StreamMethod
 from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
+from ledgermq.node.runtime.answer_budget import SIBLING
 from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 
 COMMON_NAME = "x-ledgermq-common-name"
@@ -36,8 +37,6 @@ OPTIONS = (
     # By default it is the path of the socket, which is no authority in the sense of HTTP/2: the native server resets such calls.
     ("grpc.default_authority", "localhost"),
 )
-SIBLING = "unix:"
-"""gRPC's name for a peer that came over a Unix socket without a name. A peer that came through the front has a name."""
 
 
 class WorkerProxy:

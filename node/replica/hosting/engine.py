@@ -267,6 +267,11 @@ class Engine:
             seat.admitted = True
             self._want(seat)
 
+    def turn_all(self) -> None:
+        """Give every group a turn soon."""
+        for seat in self._seats.values():
+            self._want(seat)
+
     def wake(self, group: str) -> None:
         """Give the group a turn, because work on another thread ended. May be called from any thread."""
         self._from_thread(self._woken, group)

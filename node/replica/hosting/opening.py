@@ -28,6 +28,7 @@ from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.running import RESERVE_FILE, OpenReplica
 from ledgermq.node.replica.retention.retention_rules import STORE, Pin
+from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.runtime.errors import ConfigError
@@ -352,4 +353,5 @@ def _settings(config: NodeConfig, group: BrokerGroup, identity: Identity) -> Lea
         preferred=group.preferred_leader,
         transactions=rules,
         lite_topics_max=config.limits.max_lite_topics,
+        budget=ANSWERS,
     )

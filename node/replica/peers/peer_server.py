@@ -234,6 +234,7 @@ class _Session:
         try:
             result = await self._handler.execute(self._peer, call)
             result.sequence = call.sequence
+            await self._outbox.room()
             self._outbox.put(peer_pb2.PeerMessage(forward_result=result), sum(map(len, result.responses)) + 256)
         finally:
             self._running.pop(call.sequence, None)

@@ -48,6 +48,8 @@ class Outbox:
         self._limit_bytes = limit_bytes
         self._dropped = metrics.PEER_PACKETS_DROPPED.labels(peer)
         self._wake = wake
+        self._room: asyncio.Future[None] | None = None
+        """Set while a caller waits for `room`."""
         self.bytes = 0
 
     def put(self, message: peer_pb2.PeerMessage, size: int) -> None:
@@ -70,6 +72,14 @@ class Outbox:
     @property
     def full(self) -> bool:
         return self.bytes > self._limit_bytes
+
+    async def room(self) -> None:
+        """Wait while the queue is full. The caller must end when the stream does."""
+        while self.full:
+            if self._room is None:
+                self._room = asyncio.get_running_loop().create_future()
+            # A cancelled caller must not cancel the wait of the others.
+            await asyncio.shield(self._room)
 
     def __len__(self) -> int:
         return len(self._urgent) + len(self._packets)
@@ -96,6 +106,9 @@ class Outbox:
             buffers += encode(message.SerializeToString())
             size += length
         self.bytes -= size
+        if self._room is not None and not self.full:
+            room, self._room = self._room, None
+            room.set_result(None)
         return buffers
 
 

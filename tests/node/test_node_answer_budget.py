@@ -1,0 +1,262 @@
+"""The budget of answers that clients have not taken: what is held is what was read and not given back, and nothing is read beyond it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.node.runtime import answer_budget
+from ledgermq.node.runtime.answer_budget import BULKY_BYTES, CONNECTION, COPIES, SMALL_BYTES, AnswerBudget, Share, connection_of
+from ledgermq.proto.status import Code, LedgerError
+
+LIMIT, CONNECTION_LIMIT = 1000, 400
+
+
+def in_task(connection: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
+    """A task that serves a call of this connection."""
+
+    async def serve() -> Any:
+        CONNECTION.set(connection)
+        return await work()
+
+    return asyncio.create_task(serve())
+
+
+async def settled() -> None:
+    """All tasks have gone as far as they can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_what_a_group_reads_is_held_until_the_task_ends() -> None:
+    async def scenario() -> None:
+        budget, go_on, heard = AnswerBudget(LIMIT, CONNECTION_LIMIT), asyncio.Event(), 0
+
+        def listener() -> None:
+            nonlocal heard
+            heard += 1
+
+        budget.on_room(listener)
+
+        async def call() -> None:
+            entered = budget.enter(7)
+            budget.take(7, 200)
+            assert budget.held_bytes == 200 * COPIES
+            budget.leave(entered)
+            await go_on.wait()
+
+        task = in_task("a", call)
+        await settled()
+        assert budget.held_bytes == 400 and budget.open
+        # The connection is at its limit; the others are not.
+        entered = in_task("a", lambda: entered_as(budget, 8))
+        other = in_task("b", lambda: entered_as(budget, 9))
+        await settled()
+        assert not budget.admits(8) and budget.admits(9)
+        assert heard == 0 and budget.version == 0
+        go_on.set()
+        await task
+        await settled()
+        assert budget.held_bytes == 0 and heard == 1 and budget.version == 1 and budget.admits(8)
+        for waiting in (entered, other):
+            waiting.cancel()
+
+    asyncio.run(scenario())
+
+
+async def entered_as(budget: AnswerBudget, token: int) -> None:
+    entered = budget.enter(token)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        budget.leave(entered)
+
+
+def test_the_limit_of_the_node_closes_the_budget_for_all() -> None:
+    async def scenario() -> None:
+        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+        share = await budget.reserve(LIMIT)
+        assert not budget.open and not budget.admits(1)
+        share.settle(LIMIT - 1)
+        assert budget.open and budget.admits(1)
+        assert budget.version == 1, "the groups ask again as soon as there is room"
+
+    asyncio.run(scenario())
+
+
+def test_messages_for_a_caller_that_is_gone_are_not_counted() -> None:
+    budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+    budget.take(7, 300)
+    assert budget.held_bytes == 0
+
+
+def test_reads_wait_in_their_order_and_a_full_connection_keeps_nobody_else_waiting() -> None:
+    async def scenario() -> None:
+        budget, order = AnswerBudget(LIMIT, CONNECTION_LIMIT), []
+        held = [await in_task("a", lambda: budget.reserve(350)), await in_task("", lambda: budget.reserve(600))]
+
+        async def read(name: str, size: int) -> Share:
+            share = await budget.reserve(size)
+            order.append(name)
+            return share
+
+        tasks = [in_task("a", lambda: read("a", 100)), in_task("b", lambda: read("b1", 300)), in_task("b", lambda: read("b2", 60))]
+        await settled()
+        assert order == []
+        held[1].settle(300)
+        await settled()
+        assert order == ["b1"], "there is room for 350 bytes: not for b2 beside b1, and a has its own limit"
+        held[0].settle(0)
+        await settled()
+        assert order == ["b1", "a", "b2"]
+        assert budget.held_bytes == 300 + 100 + 300 + 60
+        for task in tasks:
+            (await task).settle(0)
+        held[1].settle(0)
+        assert budget.held_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_the_first_read_is_never_too_large() -> None:
+    async def scenario() -> None:
+        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+        with await in_task("a", lambda: budget.reserve(10 * LIMIT)):
+            assert budget.held_bytes == 10 * LIMIT
+        assert budget.held_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_read_that_is_cancelled_while_it_waits_leaves_nothing() -> None:
+    """Also in the moment when its turn has come."""
+
+    async def scenario() -> None:
+        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+        held = await budget.reserve(LIMIT)
+        waits, chosen = in_task("", lambda: budget.reserve(10)), in_task("", lambda: budget.reserve(20))
+        await settled()
+        waits.cancel()
+        await settled()
+        held.settle(0)
+        assert budget.held_bytes == 20
+        chosen.cancel()
+        await settled()
+        assert chosen.cancelled() and budget.held_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_too_many_waiting_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_budget, "WAITERS_MAX", 1)
+
+    async def scenario() -> None:
+        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+        await budget.reserve(LIMIT)
+        waits = in_task("", lambda: budget.reserve(1))
+        await settled()
+        with pytest.raises(LedgerError, match=r"limits\.buffered_bytes") as refused:
+            await budget.reserve(1)
+        assert refused.value.code == Code.TOO_MANY_REQUESTS
+        waits.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_answers_of_other_nodes_are_held_and_refused_beyond_the_reserve() -> None:
+    async def scenario() -> None:
+        budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
+
+        async def call() -> list[bool]:
+            return [budget.charge(size) for size in (SMALL_BYTES, BULKY_BYTES // 2, BULKY_BYTES // 2, SMALL_BYTES + 1, SMALL_BYTES)]
+
+        task = in_task("a", call)
+        assert await task == [True, True, True, False, True]
+        await settled()
+        assert budget.held_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_call_to_another_node_waits_for_room_until_its_deadline() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+        share = await budget.reserve(LIMIT)
+        with pytest.raises(LedgerError):
+            await budget.room(loop.time())
+        waits = asyncio.create_task(budget.room(loop.time() + 60))
+        await settled()
+        assert not waits.done()
+        share.settle(0)
+        await waits
+        assert budget.held_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_other_workers_bring_the_calls_of_many_clients() -> None:
+    assert connection_of("unix:") == "" and connection_of("ipv4:192.0.2.1:5") == "ipv4:192.0.2.1:5"
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from(["group", "reserve", "cancel", "end"]), st.integers(1, 300)), max_size=60
+)
+
+
+@given(STEPS)
+def test_nothing_is_read_beyond_the_limits_and_everything_is_given_back(steps: list[tuple[str, str, int]]) -> None:
+    """Against the sum over the open calls, whatever begins and ends in which order."""
+
+    async def scenario() -> None:
+        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+        held: dict[asyncio.Task[Any], tuple[str, int]] = {}
+        ends: dict[asyncio.Task[Any], asyncio.Event] = {}
+
+        def sum_of(connection: str | None = None) -> int:
+            return sum(size for of, size in held.values() if connection in (None, of))
+
+        async def group(token: int, connection: str, size: int, end: asyncio.Event) -> None:
+            entered = budget.enter(token)
+            if budget.admits(token):
+                assert sum_of() < LIMIT and sum_of(connection) < CONNECTION_LIMIT
+                budget.take(token, size)
+                this = asyncio.current_task()
+                assert this is not None
+                held[this] = connection, size * COPIES
+            budget.leave(entered)
+            await end.wait()
+
+        async def reserve(connection: str, size: int, end: asyncio.Event) -> None:
+            await budget.reserve_for_task(size)
+            this = asyncio.current_task()
+            assert this is not None
+            held[this] = connection, size
+            assert sum_of() <= max(LIMIT, size) and sum_of(connection) <= max(CONNECTION_LIMIT, size)
+            await end.wait()
+
+        for token, (connection, what, size) in enumerate(steps):
+            if what in ("group", "reserve"):
+                end = asyncio.Event()
+                work = group(token, connection, size, end) if what == "group" else reserve(connection, size, end)
+                task = in_task(connection, lambda work=work: work)  # type: ignore[misc]
+                ends[task] = end
+                task.add_done_callback(lambda task: held.pop(task, None))
+            elif ends:
+                task, end = list(ends.items())[size % len(ends)]
+                task.cancel() if what == "cancel" else end.set()
+                if what == "cancel" or task in held:
+                    del ends[task]
+            await settled()
+            assert budget.held_bytes == sum_of()
+        for task in ends:
+            task.cancel()
+        await settled()
+        assert budget.held_bytes == 0 and not budget._of and not budget._entered and not budget._full
+
+    asyncio.run(scenario())
