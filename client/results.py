@@ -145,6 +145,11 @@ class Node:
     """The version of ledgermq-native, if the process uses it."""
     level_max: int | None
     """The highest feature level that its program reads; None for programs that read level 1 only."""
+    clock: str | None
+    """What the node knows of its wall clock: `agreed` with a majority of the nodes, `uncertain`,
+    `off` or `divided`; None in programs that do not compare clocks."""
+    clock_offset_ms: int | None
+    """Its wall clock less the time that the node goes by."""
 
 
 @dataclass(frozen=True, slots=True)
