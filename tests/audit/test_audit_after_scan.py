@@ -365,6 +365,14 @@ def test_nothing_names_an_entry_behind_the_end_of_a_clean_log(files: Callable[..
         assert checked(last(0, 0, 9), mark=ahead(9, 900)).flaws == []
 
 
+def test_a_stamp_of_before_a_time_epoch_is_not_later_than_the_log(files: Callable[..., None]) -> None:
+    """The key index may be durable up to an entry of a former epoch only."""
+    for stamp in (9, 10):
+        reports = [filled(0, 0, 1, last_store_ms=9, highest_store_ms=9), last(1, 2, 3, last_store_ms=4, highest_store_ms=4)]
+        one = checked(*reports, store_stamps=(4, 4, stamp), clean=True, point=None, mark=None)
+        assert places(one, "checkpoint.store") == [("checkpoint.store", "g1/checkpoint", 0, 24)] * (stamp == 10)
+
+
 def test_stamps_of_the_store_are_not_later_than_its_last_entry(files: Callable[..., None]) -> None:
     """Of a log that lost its end, or is unreadable there, the last store time is unknown."""
     for stamp, clean, point, ending, damaged, lost in product(

@@ -148,7 +148,8 @@ class TimerFiring:
         if window is not None and not window.current:
             window.step()
         self._kept = _Position(self._end, self._former, 0 if window is None else window.at)
-        self._sleep_until_ms = self._next_epoch() * SLOT_MS if self._is_idle() and self._former is None else 0
+        idle = self._former is None and (window is None or self._is_idle())
+        self._sleep_until_ms = self._next_epoch() * SLOT_MS if idle else 0
 
     def _is_idle(self) -> bool:
         """Whether the window has nothing, and no row of its epoch was left out."""
@@ -168,8 +169,8 @@ class TimerFiring:
 
     def _next_epoch(self) -> int:
         """The first epoch after the window's that has messages."""
-        passed, wheel = self._passed.epoch, self._timers.firing
-        found = wheel.next_epoch(passed if self._window is None else max(self._window.epoch + 1, passed))
+        passed = (self._end if self._former is None else self._former).epoch
+        found = self._timers.firing.next_epoch(passed if self._window is None else max(self._window.epoch + 1, passed))
         return NEVER // SLOT_MS if found is None else found
 
     def _next_window(self) -> Window | None:
@@ -195,7 +196,9 @@ class TimerFiring:
 
     def ready(self) -> bool:
         """Whether there is something to fire now."""
-        return not self._fired and (self._may_fire() or self._may_end_former())
+        if self._fired or (self._window is None and self._former is None):
+            return False
+        return self._may_fire() or (self._former is not None and self._may_end_former())
 
     def _may_end_former(self) -> bool:
         """Whether everything in the former wheel is moved, and no record says so yet."""
