@@ -68,6 +68,7 @@ LACKS: dict[int, tuple[str, ...]] = {
     3: (
         "a deduplication window drops another sender's message with an equal id",
         "a Spark write that is repeated with other rows in its partitions loses rows in silence",
+        "neither a time epoch nor another min_in_sync of an HA group can be recorded",
     ),
 }
 """Level → what operators of a group below it have to know."""

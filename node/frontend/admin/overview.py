@@ -114,7 +114,9 @@ class Overview:
         view = self._engine.views.get(status.group)
         if view is not None:
             info.level = view.level
-            ahead_ms = view.store_ms - time.time_ns() // 1_000_000
+            # Against cluster time: a clock that is off is told as such, and not as a log that is ahead.
+            off_ms = 0 if self.clock is None else self.clock().offset_ms
+            ahead_ms = view.store_ms - (time.time_ns() // 1_000_000 - off_ms)
             if view.serving and ahead_ms > AHEAD_MS:
                 info.store_time_ahead_ms = ahead_ms
         if view is not None and view.members is not None:
