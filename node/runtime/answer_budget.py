@@ -63,6 +63,10 @@ class AnswerBudget:
         self.limit_bytes = limit_bytes
         self.connection_bytes = connection_bytes
         self.held_bytes = 0
+        self.open = True
+        """Whether messages may be read for any call."""
+        self.crowded = False
+        """Whether a connection is at its limit."""
         self.version = 0
         """Rises when calls that were not admitted may be admitted now."""
         self._of: dict[str, int] = {}
@@ -73,11 +77,9 @@ class AnswerBudget:
         """By token."""
         self._waiting: deque[tuple[str, int, asyncio.Future[None]]] = deque()
         self._listeners: list[Callable[[], None]] = []
-        self._turned_away = False
-        """Whether a group was told to wait since the listeners were last called."""
 
     def set_limits(self, limit_bytes: int, connection_bytes: int) -> None:
-        """For the rest of the process. Calls that wait are looked at when something is given back."""
+        """Before there are calls."""
         self.limit_bytes, self.connection_bytes = limit_bytes, connection_bytes
 
     def on_room(self, listener: Callable[[], None]) -> None:
@@ -97,27 +99,12 @@ class AnswerBudget:
         if entered.size:
             _until_the_task_ends(Share(self, entered.connection, entered.size))
 
-    @property
-    def open(self) -> bool:
-        """Whether messages may be read for any call."""
-        if self.held_bytes < self.limit_bytes:
-            return True
-        self._turned_away = True
-        return False
-
-    @property
-    def crowded(self) -> bool:
-        """Whether a connection is at its limit."""
-        return bool(self._full)
-
     def admits(self, token: int) -> bool:
         """Whether messages may be read for this call."""
-        if not self.open:
-            return False
-        if self._full and (entered := self._entered.get(token)) is not None and entered.connection in self._full:
-            self._turned_away = True
-            return False
-        return True
+        if not (self.open and self.crowded):
+            return self.open
+        entered = self._entered.get(token)
+        return entered is None or entered.connection not in self._full
 
     def take(self, token: int, size: int) -> None:
         """Messages of this size were read for a call. If its caller is gone, they are dropped at once, and not counted."""
@@ -200,19 +187,27 @@ class AnswerBudget:
     def _change(self, connection: str, by: int) -> None:
         self.held_bytes += by
         assert self.held_bytes >= 0, "bytes are given back once"
+        was_open, self.open = self.open, self.held_bytes < self.limit_bytes
+        has_room = self.open and not was_open
         if connection:
             held = self._of.pop(connection, 0) + by
             if held:
                 self._of[connection] = held
             if held >= self.connection_bytes:
                 self._full.add(connection)
-            else:
-                self._full.discard(connection)
-        if by < 0 and (self._turned_away or self._waiting):
+            elif connection in self._full:
+                self._full.remove(connection)
+                has_room = self.open
+            self.crowded = bool(self._full)
+        if by < 0 and self._waiting:
             self._let_in()
+        if has_room and self.open:
+            self.version += 1
+            for listener in self._listeners:
+                listener()
 
     def _let_in(self) -> None:
-        """Something was given back: let calls that wait go on, the longest waiting first, and the groups ask again."""
+        """Something was given back: let calls that wait go on, the longest waiting first."""
         waiting, self._waiting = self._waiting, deque()
         for connection, size, turn in waiting:
             if turn.done():
@@ -222,11 +217,6 @@ class AnswerBudget:
                 turn.set_result(None)
             else:
                 self._waiting.append((connection, size, turn))
-        if self._turned_away and self.held_bytes < self.limit_bytes:
-            self._turned_away = False
-            self.version += 1
-            for listener in self._listeners:
-                listener()
 
 
 class Share:

@@ -489,6 +489,7 @@ async def test_a_client_that_takes_no_answers_gets_no_further_calls() -> None:
         raw = await Raw.open(listener.port, NO_WINDOW)
         raw.write(call_by_hand(1, "Big", b"90000") + call_by_hand(3, "Big", b"90000"))
         await driver.until(native.CALL, 2)
+        await driver.until_stats(unsent_bytes=2 * 90_005)
         raw.write(call_by_hand(5, "Unary") + call_by_hand(7, "Mute") + call_by_hand(9, "Unary", b"", ("grpc-timeout", "50m")))
         await raw.until(by_hand.HEADERS, 9)
         await driver.until_stats(calls=4)
