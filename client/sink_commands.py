@@ -190,6 +190,9 @@ def _run(
             asyncio.run(sinking.run(opened, until_empty_s))
     if sinking.skipped:
         print(f"warning: retention removed {sinking.skipped} messages before they were read", file=sys.stderr)
+    if sinking.unproven:
+        what = f"retention removed the last message written of {sinking.unproven} queues, so that it could not be compared with the log"
+        print(f"warning: {what}", file=sys.stderr)
     if as_json:
         render.print_json(messages=sinking.rows, **{parts: sinking.done}, skipped=sinking.skipped)
     else:
