@@ -280,7 +280,8 @@ def test_marks_are_read_as_written() -> None:
     assert Mark.read(mark.text()) == mark
     former = {name: value for name, value in json.loads(mark.text()).items() if name != "last"}
     assert Mark.read(json.dumps(former)) == replace(mark, last={})
-    for text in ("", "[]", "{}", mark.text().replace('"v": 1', '"v": 2'), mark.text().replace('"next"', '"former"'), mark.text().replace("3,", "")):
+    text = mark.text()
+    for text in ("", "[]", "{}", text.replace('"v": 1', '"v": 2'), text.replace('"next"', '"former"'), text.replace("3,", "")):
         with pytest.raises(ValueError):
             Mark.read(text)
 
