@@ -281,9 +281,9 @@ def test_marks_are_read_as_written() -> None:
     former = {name: value for name, value in json.loads(mark.text()).items() if name != "last"}
     assert Mark.read(json.dumps(former)) == replace(mark, last={})
     text = mark.text()
-    for text in ("", "[]", "{}", text.replace('"v": 1', '"v": 2'), text.replace('"next"', '"former"'), text.replace("3,", "")):
+    for bad in ("", "[]", "{}", text.replace('"v": 1', '"v": 2'), text.replace('"next"', '"former"'), text.replace(" 3,", "")):
         with pytest.raises(ValueError):
-            Mark.read(text)
+            Mark.read(bad)
 
 
 def test_columns() -> None:

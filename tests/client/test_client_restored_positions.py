@@ -208,9 +208,7 @@ def test_a_former_position_behind_the_end_is_refused(kind: str, loop: VirtualLoo
         sunk(loop, log, place, monkeypatch)
 
 
-def test_a_sink_does_not_end_before_its_positions_are_compared(
-    loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sink_does_not_end_before_its_positions_are_compared(loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log has passed the old position by nothing: there is nothing to read, and only the comparison shows that it is another one."""
     log, place, held = log_of(3), files(tmp_path), [False]
     sunk(loop, log, place, monkeypatch)
