@@ -128,6 +128,8 @@ class FakeLog:
         self.overdrawn = 0
         """The bytes that were sent without credit, beyond one entry."""
         self.fetches = 0
+        self.sent = 0
+        """The number of messages that were sent."""
         self.fetched_at: list[int] = []
         """The node of each member."""
         self.replicas: set[int] = set()
@@ -297,6 +299,7 @@ class FakeLog:
         while len(chosen) > 1 and sum(map(len, chosen)) > min(credit, limit):
             chosen.pop()
         places[queue.queue] = first + len(chosen)
+        self.sent += len(chosen)
         sizes, data = np.array([len(entry) for entry in chosen], "<u4").tobytes(), b"".join(chosen)
         self.overdrawn = max(self.overdrawn, len(data) - credit if len(chosen) > 1 else 0)
         if self.corrupt:
