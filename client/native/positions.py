@@ -66,7 +66,7 @@ class Start(NamedTuple):
 
     def fill(self, where: pb.FetchFrom) -> None:
         if self.offset is not None:
-            where.offset = self.offset
+            where.offset = self.offset if self.after is None else self.offset - 1
         elif self.store_ms is not None:
             where.store_ms = self.store_ms
         else:
@@ -177,7 +177,7 @@ class Positions:
     def _begin(position: Position, start: Start) -> None:
         position.start = start
         position.next = position.handed = position.processed = start.offset
-        position.after, position.awaited = None, False
+        position.after, position.awaited = start.after, False
 
     def again(self, run: Run) -> None:
         """Read a damaged run again, from its start. The run was not handed out."""
@@ -271,7 +271,7 @@ class Positions:
         skip = position.next - first
         if skip >= count:
             return None
-        after, position.after = None, None
+        after, position.after = position.after, EntryName.of(entries.entry(count - 1))
         position.next = first + count
         missed, position.missed_ahead = position.missed_ahead, 0
         return Run(place, generation, first, skip, count, missed, entries.sizes, entries.entries, after)

@@ -27,7 +27,7 @@ LOOK_S = 0.5
 """How often the age of files and the number of queues are looked at while no message arrives."""
 
 
-RESTORED = "write the topic to another place, or to this one in part: docs/backup.md, Positions outside of the cluster"
+RESTORED = "write the topic to another place (docs/backup.md, Positions outside of the cluster)"
 
 Queue = tuple[str, int]
 """Broker group, and queue in it: unlike the number in the topic, it stays when the topic gets more queues."""
