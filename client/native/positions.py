@@ -40,7 +40,7 @@ class Place(NamedTuple):
 class EntryName(NamedTuple):
     """The name of an entry. Its chain CRC depends on the whole log up to it, so it also names the history that the entry ends."""
 
-    index: int
+    log_index: int
     term: int
     chain_crc: int
 
@@ -52,7 +52,7 @@ class EntryName(NamedTuple):
         return cls(*_NAME.unpack_from(entry))
 
     def __str__(self) -> str:
-        return f"entry {self.index} of term {self.term} with chain CRC {self.chain_crc:08x}"
+        return f"entry {self.log_index} of term {self.term} with chain CRC {self.chain_crc:08x}"
 
 
 class Start(NamedTuple):
@@ -271,7 +271,7 @@ class Positions:
         skip = position.next - first
         if skip >= count:
             return None
-        after, position.after = position.after, EntryName.of(entries.entry(count - 1))
+        after, position.after = position.after, EntryName.of(entries.last_entry)
         position.next = first + count
         missed, position.missed_ahead = position.missed_ahead, 0
         return Run(place, generation, first, skip, count, missed, entries.sizes, entries.entries, after)
@@ -353,6 +353,11 @@ class Entries:
     entries: memoryview
     end_offset: int
     skipped: int
+
+    @property
+    def last_entry(self) -> memoryview:
+        """As `entry` of the last row."""
+        return self.entries[max(0, len(self.entries) - int.from_bytes(self.sizes[-4:], "little")) :]
 
     def entry(self, row: int) -> memoryview:
         """The bytes of one entry; fewer, if the sizes do not belong to the entries."""

@@ -92,7 +92,7 @@ class Batch:
 
     @property
     def last(self) -> EntryName:
-        """The name of the last message in the log; keep it with `next_offset` where a position must outlive the cluster."""
+        """The name of the last message, if there is one; keep it with `next_offset` where a position must outlive the cluster."""
         return EntryName.of(self.columns.data[int(self.columns.starts[-1]) :])
 
     @property
