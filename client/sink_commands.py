@@ -90,7 +90,7 @@ def parquet(
     not wait for this command. Needs pyarrow.
 
     Exit status: 0 ended by --until-empty or Ctrl-C, all messages read so far are in files; 3 no answer for --timeout; 64 the directory
-    cannot be used for this topic.
+    cannot be used for this topic, or has messages that the cluster does not have, because it was restored from an older state.
     """
     _check_positive(roll_size, roll_s)
     try:
@@ -141,7 +141,8 @@ def iceberg(
     retention does not wait for this command. Needs pyiceberg.
 
     Exit status: 0 ended by --until-empty or Ctrl-C, all messages read so far are in the table; 3 no answer for --timeout; 4 the catalog or
-    the storage of the table failed; 64 the table cannot be used for this topic, or another sink writes it.
+    the storage of the table failed; 64 the table cannot be used for this topic, another sink writes it, or it has messages that the cluster
+    does not have, because it was restored from an older state.
     """
     from ledgermq.client.native.iceberg_sink import ROLL_BYTES_MAX, IcebergSink
 
@@ -190,6 +191,9 @@ def _run(
             asyncio.run(sinking.run(opened, until_empty_s))
     if sinking.skipped:
         print(f"warning: retention removed {sinking.skipped} messages before they were read", file=sys.stderr)
+    if sinking.unproven:
+        what = f"retention removed the last message written of {sinking.unproven} queues, so that it could not be compared with the log"
+        print(f"warning: {what}", file=sys.stderr)
     if as_json:
         render.print_json(messages=sinking.rows, **{parts: sinking.done}, skipped=sinking.skipped)
     else:

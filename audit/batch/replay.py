@@ -3,23 +3,24 @@
 A plan fixes what decides a message's producer and sequence number: the range of every source queue, the filter, and the broker groups of
 the target. It is a file that is written before the first message. Each source queue is a partition, which is written by a producer of its
 own, whose name contains the plan's id (docs/spark.md, Write). So a repeated run numbers every message as the run before did, and the
-cluster stores only those that are missing.
+cluster stores only those that are missing. The plan also names the last message of each range (`positions.EntryName`): a source that was
+restored from an older state has other messages there, and is refused.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledgermq.audit.outputs import text, write_file
-from ledgermq.audit.spark.cluster_options import Places, Target, bounds, places_of, queues_of
+from ledgermq.audit.spark.cluster_options import Places, Target, bounds, offsets_at, places_of, queues_of
 from ledgermq.client.aside import Aside
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.native.connection import Located
-from ledgermq.client.native.positions import Place
+from ledgermq.client.native.positions import EntryName, Place, Start
 from ledgermq.client.native.tasks import TaskConnection
 from ledgermq.proto.status import Code
 
@@ -50,6 +51,8 @@ class Plan:
     """In the order in which the partitions use them."""
     created_ms: int
     done: bool = False
+    last: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    """By broker group and queue, the name of the last message of the range; former versions wrote none."""
 
     @property
     def messages(self) -> int:
@@ -69,10 +72,18 @@ class Opened:
         """Raises Unreachable or Refused."""
         return self.connection.locate(self.target.topic, self.target.namespace)
 
+    def name_before(self, place: Place, end: int) -> EntryName:
+        """The name of the message in front of an offset. Raises MessagesGone, Unreachable or Refused."""
+        return self.connection.name_before(self.target.topic, self.target.namespace, place, end, self.target.consumer_group)
+
 
 def make_plan(plan_id: str, source: Opened, goal: Opened, limits: Mapping[str, str], where: str, now_ms: int) -> Plan:
     """A new plan. `limits`: options of the data source that limit the range. Raises Unreachable or Refused."""
     begins, ends = bounds(source.connection, source.target, limits)
+    last: dict[str, dict[str, list[int]]] = {}
+    for place, end in ends.items():
+        if end > begins.get(place, 0):
+            last.setdefault(place.broker_group, {})[str(place.queue)] = list(source.name_before(place, end))
     located = goal.locate()
     return Plan(
         id=plan_id,
@@ -85,6 +96,7 @@ def make_plan(plan_id: str, source: Opened, goal: Opened, limits: Mapping[str, s
         to_topic=goal.target.stored_topic,
         to_broker_groups=[group.name for group in located.broker_groups if group.queues],
         created_ms=now_ms,
+        last=last,
     )
 
 
@@ -133,6 +145,24 @@ def check_plan(plan: Plan, source: Opened, goal: Opened, now_ms: int) -> None:
     if not plan.done and now_ms - plan.created_ms > REMEMBERED_MS:
         what = "the plan is more than six days old: the cluster may have forgotten which of its messages are stored"
         raise Refused(Code.PRECONDITION_FAILED, what, "compare the topics (ledgermq jobs compare), and make a new plan for the rest")
+    if not plan.done:
+        _check_source(plan, source)
+
+
+def _check_source(plan: Plan, source: Opened) -> None:
+    """Refuse a range whose last messages the log does not have. Raises Unreachable or Refused."""
+    ends = offsets_at(source.connection, source.target, source.locate(), Start(earliest=False)) if plan.last else {}
+    for place, wanted in queues_of(plan.ends).items():
+        name = plan.last.get(place.broker_group, {}).get(str(place.queue))
+        if name is None or place not in ends:
+            # Of a former version, or a queue that is gone, which ends the plan when it is read.
+            continue
+        found = list(source.name_before(place, wanted)) if wanted <= ends[place] else None
+        if found != name:
+            where = f"queue {place.queue} of broker group {place.broker_group}"
+            what = f"the plan ends {where} with a message that topic {plan.topic} does not have: it was restored from an older state"
+            remedy = "compare the topics (ledgermq jobs compare), and make a new plan for the rest"
+            raise Refused(Code.PRECONDITION_FAILED, what, remedy)
 
 
 def range_options(plan: Plan, source: Opened) -> dict[str, str]:

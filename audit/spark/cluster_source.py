@@ -126,6 +126,7 @@ class ClusterStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
 
     def latestOffset(self, start: Places, limit: ReadLimit) -> Places:
         ends = self._ends() if self._goal is None else self._goal
+        refuse_ahead(queues_of(start), ends)
         return places_of(limited(queues_of(start), ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -141,6 +142,15 @@ class ClusterStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
 
     def commit(self, end: Places) -> None:
         """Nothing to do: a stream's offsets are only in the checkpoint."""
+
+
+def refuse_ahead(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> None:
+    """Raises ValueError if a checkpoint is ahead of the log: new messages would get offsets of which it says that they were read."""
+    for queue, end in sorted(ends.items()):
+        if begins.get(queue, 0) > end:
+            what = f"the checkpoint has read queue {queue.queue} of broker group {queue.broker_group} up to offset {begins[queue]}"
+            why = f"the log ends at {end}: the cluster was restored from an older state; begin a new checkpoint (docs/backup.md)"
+            raise ValueError(f"{what}, and {why}")
 
 
 def limited(begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | None) -> dict[Place, int]:

@@ -351,9 +351,14 @@ class AsyncConsumer:
 
     def caught_up(self) -> bool:
         """Whether the consumer has handed out every message up to the ends that the leaders last reported. False while a leader is
-        unreachable, and for a group member without queues."""
+        unreachable, while a position was not compared with its log yet, and for a group member without queues."""
         reading = {place.broker_group for place in self._positions}
-        return bool(reading) and all(self._flows[name].live for name in reading) and self.statistics().lag == 0
+        live = bool(reading) and all(self._flows[name].live for name in reading)
+        return live and not self._positions.awaits() and self.statistics().lag == 0
+
+    def unproven(self) -> int:
+        """The number of queues whose position could not be compared with the log, because retention removed the message in front of it."""
+        return sum(self._positions[place].unproven for place in self._positions)
 
     def _numbers(self, places: Iterable[Place]) -> tuple[int, ...]:
         return tuple(sorted(map(self._places.index, places)))

@@ -217,7 +217,7 @@ class Flow:
             self._wake.set()
 
     def _told(self, response: pb.FetchResponse, generations: dict[int, int], search: Search) -> bool:
-        """Handle a response without messages. False: the stream ends here. Raises Refused."""
+        """Handle a response without messages. False: the stream ends here. Raises Refused, of which Changed is one."""
         kind = response.WhichOneof("response")
         if kind == "redirect":
             search.redirected(response.redirect)
@@ -232,7 +232,8 @@ class Flow:
             ends = {one.queue: one.first_offset for one in response.opened.ends}
             begins = {one.queue: one.first_offset for one in response.opened.begins}
             for queue, generation in generations.items():
-                self._positions.opened(Place(self.broker_group, queue), generation, begins.get(queue), ends.get(queue))
+                place = Place(self.broker_group, queue)
+                self._positions.opened(place, generation, begins.get(queue), ends.get(queue), leads=self.age_ms is None)
         elif kind == "caught_up":
             self.age_ms = response.caught_up.age_ms if response.caught_up.HasField("age_ms") else None
             for one in response.caught_up.ends:

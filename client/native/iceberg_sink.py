@@ -19,8 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from ledgermq.client.errors import BadArgument, ClusterError
+from ledgermq.client.native.positions import EntryName
 from ledgermq.client.native.received import Batch
-from ledgermq.client.native.sinking import Queue, completes, continues
+from ledgermq.client.native.sinking import Queue, completes, continues, names_of, names_tree
 
 VERSION = 1
 TRIES = 10
@@ -35,19 +36,20 @@ class Conflict(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """What a commit of a sink says about the table: it holds the messages of `topic` below `next`, each once. `logs`: the ids of the logs
-    of the broker groups. `commit` is unique."""
+    """What a commit of a sink says about the table: it holds the messages of `topic` below `next`, each once. `last`: the names of the last
+    of them. `logs`: the ids of the logs of the broker groups. `commit` is unique."""
 
     cluster: str
     topic: str
     commit: str
     next: Mapping[Queue, int]
+    last: Mapping[Queue, EntryName]
     logs: Mapping[str, str]
 
     def text(self) -> str:
         following = [[*queue, offset] for queue, offset in sorted(self.next.items())]
         about = {"v": VERSION, "cluster": self.cluster, "topic": self.topic, "commit": self.commit}
-        return json.dumps({**about, "next": following, "logs": self.logs})
+        return json.dumps({**about, "next": following, "last": names_tree(self.last), "logs": self.logs})
 
     @classmethod
     def read(cls, text: str) -> Mark:
@@ -58,7 +60,7 @@ class Mark:
                 raise ValueError(f"they have version {tree['v']}, and this release reads {VERSION}")
             following = {(str(group), int(queue)): int(offset) for group, queue, offset in tree["next"]}
             logs = {str(group): str(log_id) for group, log_id in tree["logs"].items()}
-            return cls(str(tree["cluster"]), str(tree["topic"]), str(tree["commit"]), following, logs)
+            return cls(str(tree["cluster"]), str(tree["topic"]), str(tree["commit"]), following, names_of(tree), logs)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"they are damaged ({error!r})") from error
 
@@ -97,6 +99,7 @@ class IcebergSink:
             if theirs != ours:
                 raise BadArgument(f"{self.where} belongs to the {kind} {theirs}, and this is {ours}", "give another table")
         self.positions: dict[Queue, int] = {} if mark is None else dict(mark.next)
+        self.last: dict[Queue, EntryName] = {} if mark is None else dict(mark.last)
         self.logs: dict[str, str] = {} if mark is None else dict(mark.logs)
 
     def __enter__(self) -> IcebergSink:
@@ -116,7 +119,7 @@ class IcebergSink:
             self._since_s = time.monotonic()
         self._rows.append(rows)
         self._bytes += rows.nbytes
-        self.positions[queue] = batch.next_offset
+        self.positions[queue], self.last[queue] = batch.next_offset, batch.last
         self.rows += len(batch)
         if self._bytes >= self._roll_bytes:
             self.roll()
@@ -136,7 +139,7 @@ class IcebergSink:
         if not waiting:
             return
         rows = pa.Table.from_batches(waiting)
-        mark = Mark(self._cluster, self._topic, uuid.uuid4().hex, dict(self.positions), dict(self.logs))
+        mark = Mark(self._cluster, self._topic, uuid.uuid4().hex, dict(self.positions), dict(self.last), dict(self.logs))
         for _ in range(TRIES):
             found = self._table.load()
             if found == mark:

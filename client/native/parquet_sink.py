@@ -5,8 +5,8 @@ the positions are moved behind it, and name it as pending; then it gets its name
 their names, and every other part is written anew from the positions. So a file that has its name may be moved away at any time.
 
     DIR/date=2026-11-23/orders.g1.0.00000000000000004096.parquet   topic, broker group, queue in it, first offset
-    DIR/.orders.positions.json                                     cluster, the next offset of each queue, the ids of the logs, and the
-                                                                   pending files
+    DIR/.orders.positions.json                                     cluster, the next offset of each queue, the name of the message in
+                                                                   front of it, the ids of the logs, and the pending files
     DIR/.orders.lock                                               locked by the process that writes
 
 This module writes; `sinking.py` reads the topic.
@@ -32,8 +32,9 @@ from ledgermq.client.aside import part_of, replace_file, sync_directory
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.arrow import schema
 from ledgermq.client.native.parquet_log import ParquetLog
+from ledgermq.client.native.positions import EntryName
 from ledgermq.client.native.received import Batch
-from ledgermq.client.native.sinking import Queue, completes, continues
+from ledgermq.client.native.sinking import Queue, completes, continues, names_of, names_tree
 
 VERSION = 1
 OTHERS = ("node.json", "cluster.yaml", "backup.json")
@@ -59,6 +60,7 @@ class SinkFile(ParquetLog[Any]):
     def __init__(self, path: Path, cluster: str, topic: str, queue: Queue, first: int, partition: int) -> None:
         super().__init__(path, group_rows=GROUP_ROWS, group_s=float("inf"))
         self.queue, self.first_offset, self.next_offset, self.partition = queue, first, first, partition
+        self.last: EntryName | None = None
         self.bytes, self.opened_s = 0, time.monotonic()
         self._unwritten_bytes = 0
         self._about = {"cluster": cluster, "topic": topic, "broker_group": queue[0], "queue": str(queue[1]), "first_offset": str(first)}
@@ -68,7 +70,7 @@ class SinkFile(ParquetLog[Any]):
         self.bytes += rows.nbytes
         self._unwritten_bytes += rows.nbytes
         self._add(rows, len(batch))
-        self.next_offset = next_offset
+        self.next_offset, self.last = next_offset, batch.last
         if self._unwritten_bytes >= GROUP_BYTES:
             self._end_group()
 
@@ -109,7 +111,9 @@ class ParquetSink:
         self._open: dict[Queue, SinkFile] = {}
         self.logs: dict[str, str] = {}
         self._durable: dict[Queue, int] = {}
-        """The next offset behind the complete files of each queue, and in `positions` behind all messages written."""
+        self._durable_last: dict[Queue, EntryName] = {}
+        """The next offset behind the complete files of each queue, and the message in front of it; in `positions` and `last` behind all
+        messages written."""
         self._positions_path = directory / f".{topic}.positions.json"
         self._lock = self._locked()
         try:
@@ -117,7 +121,7 @@ class ParquetSink:
         except BaseException:  # an error must not leave the directory locked
             self._lock.close()
             raise
-        self.positions = dict(self._durable)
+        self.positions, self.last = dict(self._durable), dict(self._durable_last)
 
     def _locked(self) -> IO[str]:
         if found := next((name for name in OTHERS if (self.directory / name).exists()), None):
@@ -151,6 +155,7 @@ class ParquetSink:
             tree = json.loads(text)
             version, cluster, pending = tree["v"], tree["cluster"], [str(name) for name in tree["pending"]]
             following = {(str(group), int(queue)): int(offset) for group, queue, offset in tree["next"]}
+            self._durable_last = names_of(tree)
             self.logs = {str(group): str(log_id) for group, log_id in tree["logs"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadArgument(f"{path} is damaged ({error!r})", "restore it, or give another directory") from error
@@ -188,7 +193,7 @@ class ParquetSink:
             piece = batch if end - begin == len(batch) else batch.rows(np.arange(begin, end))
             following = batch.next_offset if end == len(batch) else int(batch.offsets[end])
             self._file(queue, int(piece.offsets[0]), int(parts[begin])).add(piece, following)
-        self.positions[queue] = batch.next_offset
+        self.positions[queue], self.last[queue] = batch.next_offset, batch.last
         self.rows += len(batch)
         return True
 
@@ -220,7 +225,8 @@ class ParquetSink:
         for file in done:
             # From now on the positions decide what becomes of it, so that no error may remove it.
             del self._open[file.queue]
-            self._durable[file.queue] = file.next_offset
+            assert file.last is not None, "a file is begun with a message"
+            self._durable[file.queue], self._durable_last[file.queue] = file.next_offset, file.last
         self._keep([file.path for file in done])
         for file in done:
             name_file(file.path)
@@ -234,7 +240,8 @@ class ParquetSink:
     def _keep(self, pending: Sequence[Path]) -> None:
         names = [str(path.relative_to(self.directory)) for path in pending]
         following = [[*queue, offset] for queue, offset in sorted(self._durable.items())]
-        tree = {"v": VERSION, "cluster": self._cluster, "next": following, "logs": self.logs, "pending": names}
+        about = {"v": VERSION, "cluster": self._cluster, "next": following, "last": names_tree(self._durable_last)}
+        tree = {**about, "logs": self.logs, "pending": names}
         replace_file(self._positions_path, json.dumps(tree).encode())
 
 

@@ -4,15 +4,30 @@ Pure state, no stream and no clock. For every queue `processed` ≤ `handed` ≤
 and what was read ahead. A run of messages is accepted only if it continues at `next`: earlier messages are cut off, and a gap is accepted
 only as far as the server says that retention removed messages. A seek or a new assignment starts a new *generation* of the queue, and
 messages read for an older generation are dropped. A released queue has no position, so no offset of it can be committed.
+
+An offset names a message of one history only: a log that was restored from an older state gives it to another message. So a position also
+has the name of the message in front of it, as it was read. A stream then begins at that message, and its messages are accepted only if it
+has that name (`Changed` otherwise). If retention removed it, reading goes on: whatever was in front of it is gone too, so that nothing
+that the log has is left out.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
+from ledgermq.client.errors import Refused
 from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.status import Code
+
+_NAME = struct.Struct(">8xqq12xI8x")
+"""Index, term and chain CRC in the header of an entry (docs/format.md §2)."""
+assert _NAME.size == HEADER_BYTES
 
 
 class Place(NamedTuple):
@@ -22,16 +37,36 @@ class Place(NamedTuple):
     queue: int
 
 
+class EntryName(NamedTuple):
+    """The name of an entry. Its chain CRC depends on the whole log up to it, so it also names the history that the entry ends."""
+
+    log_index: int
+    term: int
+    chain_crc: int
+
+    @classmethod
+    def of(cls, entry: memoryview) -> EntryName:
+        """Raises Gap for bytes that are not an entry."""
+        if len(entry) < HEADER_BYTES:
+            raise Gap(f"an entry of {len(entry)} bytes came")
+        return cls(*_NAME.unpack_from(entry))
+
+    def __str__(self) -> str:
+        return f"entry {self.log_index} of term {self.term} with chain CRC {self.chain_crc:08x}"
+
+
 class Start(NamedTuple):
-    """Where to start: an offset, the first message stored at or after `store_ms`, or (neither) the first or last message."""
+    """Where to start: an offset, the first message stored at or after `store_ms`, or (neither) the first or last message. `after`: the
+    message in front of the offset, as it was read."""
 
     earliest: bool = True
     offset: int | None = None
     store_ms: int | None = None
+    after: EntryName | None = None
 
     def fill(self, where: pb.FetchFrom) -> None:
         if self.offset is not None:
-            where.offset = self.offset
+            where.offset = self.offset if self.after is None else self.offset - 1
         elif self.store_ms is not None:
             where.store_ms = self.store_ms
         else:
@@ -42,10 +77,20 @@ class Gap(Exception):
     """Messages are missing without an explanation by the server."""
 
 
+class Changed(Refused):
+    """The log does not have the message that was read last from a queue: it was restored from an older state since."""
+
+    def __init__(self, place: Place, last: int, found: str) -> None:
+        where = f"at offset {last} of queue {place.queue} of broker group {place.broker_group}"
+        what = f"the message that was read {where} is not in the log: {found}"
+        remedy = "the cluster was restored from an older state since, and other messages may have the offsets of those that were read"
+        super().__init__(Code.ILLEGAL_OFFSET, what, remedy)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Consecutive entries of one queue, as received. Rows `begin` to `stop` are wanted; earlier rows were read before. `missed`: the number
-    of messages that retention removed in front of them."""
+    of messages that retention removed in front of them. `after`: the message that was read last before them."""
 
     place: Place
     generation: int
@@ -55,6 +100,7 @@ class Run:
     missed: int
     sizes: memoryview
     entries: memoryview
+    after: EntryName | None = None
 
     @property
     def offset(self) -> int:
@@ -74,6 +120,12 @@ class Position:
     start: Start
     generation: int
     next: int | None = None
+    after: EntryName | None = None
+    """The message in front of `next`, as it was read; None: unknown."""
+    awaited: bool = False
+    """The stream begins at that message and has not sent it yet, so its name was not compared."""
+    unproven: bool = False
+    """Retention removed that message before it could be compared."""
     handed: int | None = None
     processed: int | None = None
     committed: int | None = None
@@ -125,12 +177,14 @@ class Positions:
     def _begin(position: Position, start: Start) -> None:
         position.start = start
         position.next = position.handed = position.processed = start.offset
+        position.after, position.awaited = start.after, False
 
     def again(self, run: Run) -> None:
         """Read a damaged run again, from its start. The run was not handed out."""
         position = self._queues[run.place]
         position.generation = self._new_generation()
         position.next = run.offset
+        position.after, position.awaited = run.after, False
         position.missed_ahead = run.missed
 
     def pause(self, places: Iterable[Place]) -> None:
@@ -149,7 +203,10 @@ class Positions:
     def wanted(self, broker_group: str) -> dict[int, tuple[int, Start]]:
         """The queues that a stream to this broker group reads: queue → (generation, start)."""
         return {
-            place.queue: (position.generation, position.start if position.next is None else Start(offset=position.next))
+            place.queue: (
+                position.generation,
+                position.start if position.next is None else Start(offset=position.next, after=position.after),
+            )
             for place, position in sorted(self._queues.items())
             if place.broker_group == broker_group and not position.paused
         }
@@ -159,11 +216,18 @@ class Positions:
         position = self._queues.get(place)
         return position is not None and position.generation == generation
 
-    def opened(self, place: Place, generation: int, begin: int | None, end: int | None) -> None:
-        """A stream reports where it starts to read the queue, and where the queue ends now."""
+    def opened(self, place: Place, generation: int, begin: int | None, end: int | None, *, leads: bool) -> None:
+        """A stream reports where it starts to read the queue, and where the queue ends now at that replica, which may be behind unless it
+        leads. Raises Changed."""
         if not self.current(place, generation):
             return
         position = self._queues[place]
+        position.awaited = False
+        if position.after is not None and position.next is not None:
+            if leads and end is not None and end < position.next:
+                raise Changed(place, position.next - 1, f"the queue ends with offset {end - 1}")
+            position.awaited = begin is not None and begin < position.next
+            position.unproven = position.unproven or not position.awaited
         if begin is not None:
             if position.next is None:
                 position.next = position.handed = position.processed = begin
@@ -179,6 +243,9 @@ class Positions:
         position = self._queues.get(place)
         if position is not None:
             position.end = end
+            if position.awaited and position.next is not None and end >= position.next:
+                # The stream is behind the awaited message without having sent it: retention took it.
+                position.awaited, position.unproven = False, True
 
     @staticmethod
     def _miss(position: Position, count: int) -> None:
@@ -187,13 +254,15 @@ class Positions:
         position.missed_ahead += count
 
     def accept(self, place: Place, generation: int, entries: Entries) -> Run | None:
-        """Accept received entries if they come next; None if none of them is wanted. Raises Gap."""
+        """Accept received entries if they come next; None if none of them is wanted. Raises Gap, Changed."""
         if not self.current(place, generation):
             return None
         position = self._queues[place]
         count, first = len(entries.sizes) // 4, entries.first_offset
         if position.next is None:
             position.next = position.handed = position.processed = first
+        if position.awaited:
+            self._compare(place, position, entries)
         if first > position.next:
             if first - position.next > entries.skipped:
                 raise Gap(f"offset {position.next} is due, and {first} came with {entries.skipped} skipped")
@@ -202,9 +271,25 @@ class Positions:
         skip = position.next - first
         if skip >= count:
             return None
+        after, position.after = position.after, EntryName.of(entries.last_entry)
         position.next = first + count
         missed, position.missed_ahead = position.missed_ahead, 0
-        return Run(place, generation, first, skip, count, missed, entries.sizes, entries.entries)
+        return Run(place, generation, first, skip, count, missed, entries.sizes, entries.entries, after)
+
+    @staticmethod
+    def _compare(place: Place, position: Position, entries: Entries) -> None:
+        """Compare the message in front of `next` with the one that the stream sends there. Raises Gap, Changed."""
+        assert position.next is not None, "only a message in front of a known position is awaited"
+        row = position.next - 1 - entries.first_offset
+        if row < 0:
+            if not entries.skipped:
+                raise Gap(f"offset {position.next - 1} is due, and {entries.first_offset} came")
+            position.awaited, position.unproven = False, True
+        elif row < len(entries.sizes) // 4:
+            found = EntryName.of(entries.entry(row))
+            if found != position.after:
+                raise Changed(place, position.next - 1, f"there is {found} instead of {position.after}")
+            position.awaited = False
 
     def hand(self, run: Run) -> None:
         """The application receives this run."""
@@ -223,7 +308,11 @@ class Positions:
 
     def finished(self) -> bool:
         """Whether everything was handed out that existed when reading started."""
-        return all(self._left(position) == 0 for position in self._queues.values())
+        return not self.awaits() and all(self._left(position) == 0 for position in self._queues.values())
+
+    def awaits(self) -> bool:
+        """Whether a position was not compared yet with the log that is read."""
+        return any(position.awaited for position in self._queues.values())
 
     @staticmethod
     def _left(position: Position) -> int | None:
@@ -264,3 +353,13 @@ class Entries:
     entries: memoryview
     end_offset: int
     skipped: int
+
+    @property
+    def last_entry(self) -> memoryview:
+        """As `entry` of the last row."""
+        return self.entries[max(0, len(self.entries) - int.from_bytes(self.sizes[-4:], "little")) :]
+
+    def entry(self, row: int) -> memoryview:
+        """The bytes of one entry; fewer, if the sizes do not belong to the entries."""
+        ends = np.cumsum(np.frombuffer(self.sizes, "<u4", row + 1), dtype=np.int64)
+        return self.entries[int(ends[-2]) if row else 0 : int(ends[-1])]

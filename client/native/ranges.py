@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from ledgermq.client.errors import Refused
 from ledgermq.client.native.connection import Located, LogConnection
 from ledgermq.client.native.fetching import Flow
-from ledgermq.client.native.positions import Place, Positions, Run, Start
+from ledgermq.client.native.positions import EntryName, Place, Positions, Run, Start
 from ledgermq.client.native.received import Batch
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import BadEntries
@@ -82,6 +82,17 @@ async def find_offsets(
     return begins, ends
 
 
+async def name_before(connection: LogConnection, topic: str, namespace: str, place: Place, end: int, group: str = "") -> EntryName:
+    """The name of the message in front of an offset above 0; one message is sent for it. Raises MessagesGone, Unreachable, Refused."""
+    reader = RangeReader(connection, topic, namespace, place, end - 1, end, group, window_bytes=1)
+    try:
+        batch = await reader.next_batch()
+    finally:
+        await reader.close()
+    assert batch is not None, "a range of one message has one"
+    return batch.last
+
+
 class RangeReader:
     """Reads the messages `first` … `end`−1 of one queue, which must be committed. For one event loop; `close` it."""
 
@@ -95,9 +106,10 @@ class RangeReader:
         end: int,
         group: str = "",
         fail_on_loss: bool = True,
+        window_bytes: int = CREDIT_BYTES,
     ) -> None:
         opening = pb.OpenFetch(broker_group=place.broker_group, namespace=namespace, topic=topic, consumer_group=group)
-        self._stream = _Stream(connection, opening, {place: Start(offset=first)}, CREDIT_BYTES)
+        self._stream = _Stream(connection, opening, {place: Start(offset=first)}, window_bytes)
         self._place, self._at, self._end = place, first, end
         self._fail_on_loss = fail_on_loss
         self._distrusted = 0

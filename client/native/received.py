@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ledgermq.client.errors import Refused
 from ledgermq.client.native.arrow import record_batch
-from ledgermq.client.native.positions import Run
+from ledgermq.client.native.positions import EntryName, Run
 from ledgermq.client.native.spans import PropertyFields
 from ledgermq.client.reading import moment_of
 from ledgermq.client.results import Message
@@ -89,6 +89,11 @@ class Batch:
     def entry_bytes(self) -> int:
         """Bytes of the entries, as stored."""
         return int(self.columns.sizes.sum(dtype=np.int64))
+
+    @property
+    def last(self) -> EntryName:
+        """The name of the last message, if there is one; keep it with `next_offset` where a position must outlive the cluster."""
+        return EntryName.of(self.columns.data[int(self.columns.starts[-1]) :])
 
     @property
     def topic(self) -> str:

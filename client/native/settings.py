@@ -15,7 +15,7 @@ from ledgermq.client.native.statistics import ConsumerStatistics
 from ledgermq.client.reading import ms_of
 from ledgermq.proto.signature import Credentials
 
-From = str | datetime | Mapping[int, int]
+From = str | datetime | Mapping[int, int] | Mapping[int, Start]
 """`earliest`, `latest`, `committed`, a moment with a time zone, or offsets of some queues (the others: earliest)."""
 
 ReadFrom = Literal["leader", "nearest"]
@@ -118,6 +118,8 @@ def start_of(place: From, queue: int) -> Start:
             raise BadArgument(f"{place!r} is not a place to start", "give earliest, latest, committed, a datetime, or {queue: offset}")
         return Start(earliest=place != "latest")
     offset = place.get(queue)
+    if isinstance(offset, Start):
+        return offset
     return Start() if offset is None else at_offset(offset)
 
 

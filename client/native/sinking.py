@@ -1,12 +1,15 @@
 """`ledgermq sink`: reads all queues of a topic on native streams into a sink, without a consumer group.
 
 The position is that of the sink's files or table. If the topic gets more queues, whose numbers change then, reading begins again there.
+
+Law: messages of a queue are written only if the log still has the last one that was written, at its offset and with its name
+(`positions.py`). A cluster that was restored from an older state has none or another one there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self
 
 from ledgermq.client.connection import Connection
@@ -14,6 +17,7 @@ from ledgermq.client.errors import BadArgument, ClusterError, Refused
 from ledgermq.client.native.connection import Located, LogConnection
 from ledgermq.client.native.consumer import AsyncConsumer
 from ledgermq.client.native.consuming import KINDS
+from ledgermq.client.native.positions import EntryName, Start
 from ledgermq.client.native.received import Batch
 from ledgermq.client.native.statistics import ConsumerStatistics
 from ledgermq.proto.names import stored_name
@@ -22,6 +26,8 @@ from ledgermq.proto.status import Code
 LOOK_S = 0.5
 """How often the age of files and the number of queues are looked at while no message arrives."""
 
+
+RESTORED = "write the topic to another place (docs/backup.md, Positions outside of the cluster)"
 
 Queue = tuple[str, int]
 """Broker group, and queue in it: unlike the number in the topic, it stays when the topic gets more queues."""
@@ -34,6 +40,8 @@ class Sink(Protocol):
     """For error messages."""
     positions: dict[Queue, int]
     """The next offset behind all messages written, by queue."""
+    last: dict[Queue, EntryName]
+    """The last of those messages. Kept with the positions; sinks of former versions did not keep it, so it may be missing."""
     logs: dict[str, str]
     """The id of the log that they were read from, by broker group. Kept with the positions."""
     rows: int
@@ -57,6 +65,19 @@ def continues(expected: int | None, batch: Batch) -> bool:
     return expected is None or first == expected or (first > expected and batch.skipped > 0)
 
 
+def names_tree(last: Mapping[Queue, EntryName]) -> list[list[Any]]:
+    """The last messages written, as they are kept."""
+    return [[*queue, *name] for queue, name in sorted(last.items())]
+
+
+def names_of(tree: Mapping[str, Any]) -> dict[Queue, EntryName]:
+    """The inverse, for kept positions; sinks of former versions kept none. Raises ValueError, TypeError."""
+    return {
+        (str(group), int(queue)): EntryName(int(index), int(term), int(chain_crc))
+        for group, queue, index, term, chain_crc in tree.get("last", ())
+    }
+
+
 def completes(ended: type[BaseException] | None) -> bool:
     """Whether a sink that is left like this makes durable what it wrote. The first Ctrl-C cancels between two batches, and an error of the
     cluster comes between them too. A second Ctrl-C, a failing disk and a defect may come in the middle of a batch or of a file: then only
@@ -70,7 +91,7 @@ class Sinking:
     def __init__(self, connection: Connection, topic: str, namespace: str, show: Callable[[int, int | None], None]) -> None:
         self._wire: dict[str, Any] = {"timeout_s": connection.timeout_s, **connection.options}
         self._topic, self._namespace, self._show = topic, namespace, show
-        self.rows = self.done = self.skipped = 0
+        self.rows = self.done = self.skipped = self.unproven = 0
 
     async def run(self, opened: Callable[[str, str], Sink], until_empty_s: float | None) -> None:
         """Run until no message arrived for this long, or until cancelled, which is a normal end: both leave the sink. `opened` opens it
@@ -81,7 +102,7 @@ class Sinking:
         sink = opened(located.cluster_id, stored_name(self._namespace, self._topic))
         try:
             with sink:
-                while not await self._read(sink, located, until_empty_s):
+                while not await self._continued(sink, located, until_empty_s):
                     former, located = located, await self._locate()
                     if located.queues == former.queues:
                         what = f"a node sent messages of topic {self._topic} that do not continue those in {sink.where}"
@@ -93,9 +114,22 @@ class Sinking:
         async with LogConnection(**self._wire) as log:
             return await log.locate(self._topic, self._namespace)
 
+    async def _continued(self, sink: Sink, located: Located, until_empty_s: float | None) -> bool:
+        """As `_read`. Raises BadArgument if the log does not have the positions of the sink."""
+        try:
+            return await self._read(sink, located, until_empty_s)
+        except Refused as error:
+            if error.code != Code.ILLEGAL_OFFSET:
+                raise
+            raise BadArgument(f"{sink.where} has messages that the cluster does not have: {error.what}", RESTORED) from error
+
     async def _read(self, sink: Sink, located: Located, until_empty_s: float | None) -> bool:
         """Read from the positions of the sink. Returns False if the topic has other queues by now."""
-        start = {number: sink.positions[queue] for number, queue in enumerate(located.queues) if queue in sink.positions}
+        start = {
+            number: Start(offset=sink.positions[queue], after=sink.last.get(queue))
+            for number, queue in enumerate(located.queues)
+            if queue in sink.positions
+        }
         loop = asyncio.get_running_loop()
         async with AsyncConsumer(topic=self._topic, namespace=self._namespace, start=start, **self._wire) as consumer:
             empty_at, look_at = loop.time(), loop.time()
@@ -115,6 +149,7 @@ class Sinking:
                     if len(statistics.queues) != len(located.queues):
                         return False
                     self._report(sink, statistics)
+                self.unproven = consumer.unproven()
                 if batch is None and until_empty_s is not None and now - empty_at >= until_empty_s and consumer.caught_up():
                     return True
 

@@ -14,8 +14,8 @@ from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.background import Background
 from ledgermq.client.native.connection import Located, LogConnection
 from ledgermq.client.native.numbered import Chunk, NumberedWriter
-from ledgermq.client.native.positions import Place, Start
-from ledgermq.client.native.ranges import RangeReader, find_offsets
+from ledgermq.client.native.positions import EntryName, Place, Start
+from ledgermq.client.native.ranges import RangeReader, find_offsets, name_before
 from ledgermq.client.native.received import Batch
 from ledgermq.proto.frames import Compression
 
@@ -64,6 +64,10 @@ class TaskConnection:
     ) -> tuple[dict[Place, int], dict[Place, int]]:
         """As `ranges.find_offsets`."""
         return self.do(find_offsets(self._connection, located, topic, namespace, start, group))
+
+    def name_before(self, topic: str, namespace: str, place: Place, end: int, group: str = "") -> EntryName:
+        """As `ranges.name_before`."""
+        return self.do(name_before(self._connection, topic, namespace, place, end, group))
 
     def read_range(
         self, topic: str, namespace: str, place: Place, first: int, end: int, group: str = "", fail_on_loss: bool = True

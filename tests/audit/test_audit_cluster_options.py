@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from ledgermq.audit.spark.cluster_options import count_of, flag_of, places_of, queues_of, target_of, time_ms
 from ledgermq.audit.spark.cluster_sink import producer_name
-from ledgermq.audit.spark.cluster_source import limited, message_schema, split
+from ledgermq.audit.spark.cluster_source import limited, message_schema, refuse_ahead, split
 from ledgermq.client.native.positions import Place
 
 QUEUES = st.dictionaries(st.builds(Place, st.sampled_from(["g1", "g2"]), st.integers(0, 3)), st.integers(0, 50), max_size=6)
@@ -53,6 +53,17 @@ def test_a_limited_batch_goes_on_and_never_back(begins: dict[Place, int], ends: 
     assert reached.keys() == begins.keys() | ends.keys()
     for queue, offset in reached.items():
         assert begins.get(queue, 0) <= offset <= max(begins.get(queue, 0), ends.get(queue, 0))
+
+
+@given(QUEUES, QUEUES)
+def test_a_checkpoint_that_is_ahead_of_the_log_is_refused(begins: dict[Place, int], ends: dict[Place, int]) -> None:
+    """A queue that the log does not have now says nothing; neither does one that the checkpoint does not know yet."""
+    ahead = [queue for queue, end in ends.items() if queue in begins and begins[queue] > end]
+    if ahead:
+        with pytest.raises(ValueError, match=f"queue {min(ahead).queue} of broker group {min(ahead).broker_group} .* restored"):
+            refuse_ahead(begins, ends)
+    else:
+        refuse_ahead(begins, ends)
 
 
 def test_options() -> None:

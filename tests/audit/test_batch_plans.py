@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ledgermq.client.errors import BadArgument
+from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.native.connection import Located
+from ledgermq.client.native.positions import EntryName, Place
 
 pytest.importorskip("pyarrow", reason="the jobs need the extra spark")
 
@@ -51,3 +57,45 @@ def test_the_plan_of_another_command_stays(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="another command"):
         replays.write_new(PLAN, path)
     assert path.read_bytes() == kept
+
+
+def ends_at(end: int) -> Callable[..., dict[Place, int]]:
+    return lambda *_: {Place("g1", 0): end}
+
+
+@dataclass
+class Source:
+    """The source of a plan: how its one queue ends, and the names of its messages."""
+
+    names: list[EntryName]
+    target: Any = None
+
+    @property
+    def connection(self) -> Source:
+        return self
+
+    def locate(self) -> Located:
+        return Located("c", "normal", ())
+
+    def name_before(self, place: Place, end: int) -> EntryName:
+        return self.names[end - 1]
+
+
+def test_a_plan_is_of_one_history_of_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source is restored from a state with fewer messages, and gets new ones: every length of what it kept and got. A plan that is
+    done, and one of a former version, are not compared."""
+    before = [EntryName(k, 1, k) for k in range(5)]
+    plan = replace(PLAN, last={"g1": {"0": list(before[4])}})
+    target = SimpleNamespace(stored_topic="t")
+    goal = SimpleNamespace(target=SimpleNamespace(stored_topic="u"), locate=lambda: Located("c", "normal", ()))
+    for kept in range(6):
+        for new in range(7):
+            source = Source(before[:kept] + [EntryName(k, 1, 100 + k) for k in range(kept, kept + new)], target)
+            monkeypatch.setattr(replays, "offsets_at", ends_at(kept + new))
+            for one in (replace(plan, done=True), PLAN):
+                replays.check_plan(one, source, goal, 1)
+            if kept == 5:
+                replays.check_plan(plan, source, goal, 1)
+            else:
+                with pytest.raises(Refused, match="restored from an older state"):
+                    replays.check_plan(plan, source, goal, 1)

@@ -45,7 +45,7 @@ class Queue:
     def end(self) -> int:
         return len(self.entries)
 
-    def append(self, bodies: Iterable[bytes], tags: Iterable[str] | None = None, store_ms: int = 0) -> None:
+    def append(self, bodies: Iterable[bytes], tags: Iterable[str] | None = None, store_ms: int = 0, term: int = 1) -> None:
         bodies = list(bodies)
         if not bodies:
             return
@@ -53,9 +53,16 @@ class Queue:
         ids = [found.decode() for found in native_ids(1, 1, self.queue, first, len(bodies)).tolist()]
         batch = encode_messages("t", self.queue, bodies, born_ms=1, message_ids=ids, tags=None if tags is None else list(tags))
         offsets = np.arange(first, first + len(bodies))
-        seal(batch, first_index=first, term=1, pos=0, queue_offsets=offsets, store_ms=store_ms, store_host=bytes(8), prev_chain=1)
+        before = int.from_bytes(self.entries[-1][36:40], "big") if self.entries else 1
+        host = bytes(8)
+        seal(batch, first_index=first, term=term, pos=0, queue_offsets=offsets, store_ms=store_ms, store_host=host, prev_chain=before)
         for start, size in zip(batch.starts.tolist(), batch.sizes.tolist(), strict=True):
             self.entries.append(bytes(batch.data[start : start + size]))
+
+    def restore(self, end: int) -> None:
+        """The cluster is restored from a state in which the queue ended there."""
+        del self.entries[end:]
+        self.begin = min(self.begin, end)
 
     def at_time(self, store_ms: int) -> int:
         stored = [int.from_bytes(entry[104:112], "big") for entry in self.entries]
@@ -121,6 +128,8 @@ class FakeLog:
         self.overdrawn = 0
         """The bytes that were sent without credit, beyond one entry."""
         self.fetches = 0
+        self.sent = 0
+        """The number of messages that were sent."""
         self.fetched_at: list[int] = []
         """The node of each member."""
         self.replicas: set[int] = set()
@@ -218,6 +227,9 @@ class FakeLog:
         credit = [opening.credit_bytes]
         granting = asyncio.ensure_future(self._grants(requests, credit))
         try:
+            if (problem := self._outside(group, opening)) is not None:
+                yield pb.FetchResponse(problem=problem)
+                return
             places, opened = self._opened(group, opening)
             yield pb.FetchResponse(opened=opened)
             reported = False
@@ -234,7 +246,7 @@ class FakeLog:
                     credit[0] -= len(entries.entries)
                     yield pb.FetchResponse(entries=entries)
                     continue
-                if all(places[queue] >= group.queues[queue].end for queue in places) and not reported:
+                if all(max(places[queue], group.queues[queue].begin) >= group.queues[queue].end for queue in places) and not reported:
                     reported = True
                     yield pb.FetchResponse(caught_up=pb.CaughtUp(ends=_ranges({queue: group.queues[queue].end for queue in places})))
                 if group.leader == node or node in self.frozen:
@@ -254,6 +266,14 @@ class FakeLog:
             credit[0] += request.credit_bytes
             self.changed()
 
+    @staticmethod
+    def _outside(group: Group, opening: pb.OpenFetch) -> pb.Problem | None:
+        """The refusal of an offset that a queue does not have."""
+        for one in getattr(opening, "from"):
+            if one.offset > group.queues[one.queue].end or one.offset < 0:
+                return pb.Problem(code=Code.ILLEGAL_OFFSET, message=f"offset {one.offset} is outside of queue {one.queue}")
+        return None
+
     def _opened(self, group: Group, opening: pb.OpenFetch) -> tuple[dict[int, int], pb.FetchOpened]:
         places: dict[int, int] = {}
         for one in getattr(opening, "from"):
@@ -269,18 +289,17 @@ class FakeLog:
         return places, pb.FetchOpened(begins=_ranges(places), ends=_ranges(ends), replica="somebody", log_id=group.log_id)
 
     def _entries(self, group: Group, places: dict[int, int], credit: int, limit: int) -> pb.Entries | None:
-        ready = [queue for queue, place in places.items() if place < group.queues[queue].end]
+        ready = [queue for queue, place in places.items() if max(place, group.queues[queue].begin) < group.queues[queue].end]
         if not ready or credit <= 0:
             return None
         queue = group.queues[self.chance.choice(ready)]
         skipped = max(0, queue.begin - places[queue.queue])
         first = places[queue.queue] + skipped
-        if first >= queue.end:
-            return None
         chosen = queue.entries[first : first + self.chance.randint(1, self.run_max)]
         while len(chosen) > 1 and sum(map(len, chosen)) > min(credit, limit):
             chosen.pop()
         places[queue.queue] = first + len(chosen)
+        self.sent += len(chosen)
         sizes, data = np.array([len(entry) for entry in chosen], "<u4").tobytes(), b"".join(chosen)
         self.overdrawn = max(self.overdrawn, len(data) - credit if len(chosen) > 1 else 0)
         if self.corrupt:

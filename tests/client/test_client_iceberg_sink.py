@@ -6,9 +6,10 @@ A fake of the table here; `tests/client/test_client_iceberg_table.py` has pyiceb
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from ledgermq import cli
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError
 from ledgermq.client.native.iceberg_sink import TRIES, Conflict, IcebergSink, Mark
+from ledgermq.client.native.positions import EntryName
 from ledgermq.client.native.sinking import Queue, Sinking
 from tests.client.fake_reading import Queue as Stored
 from tests.client.fake_reading import served
@@ -273,11 +275,15 @@ def test_a_table_of_something_else_is_refused() -> None:
 
 
 def test_marks_are_read_as_written() -> None:
-    mark = Mark("c", "t", "1", {("g2", 0): 1, ("g1", 11): 1 << 40}, {"g1": "l"})
+    last = {("g1", 11): EntryName(1 << 41, 3, 0xFFFFFFFF)}
+    mark = Mark("c", "t", "1", {("g2", 0): 1, ("g1", 11): 1 << 40}, last, {"g1": "l"})
     assert Mark.read(mark.text()) == mark
-    for text in ("", "[]", "{}", mark.text().replace('"v": 1', '"v": 2'), mark.text().replace('"next"', '"former"')):
+    former = {name: value for name, value in json.loads(mark.text()).items() if name != "last"}
+    assert Mark.read(json.dumps(former)) == replace(mark, last={})
+    text = mark.text()
+    for bad in ("", "[]", "{}", text.replace('"v": 1', '"v": 2'), text.replace('"next"', '"former"'), text.replace(" 3,", "")):
         with pytest.raises(ValueError):
-            Mark.read(text)
+            Mark.read(bad)
 
 
 def test_columns() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from ledgermq.client.errors import Refused
 from ledgermq.client.native.connection import Located
-from ledgermq.client.native.positions import Place, Start
-from ledgermq.client.native.ranges import MessagesGone, RangeReader, find_offsets
+from ledgermq.client.native.positions import EntryName, Place, Start
+from ledgermq.client.native.ranges import MessagesGone, RangeReader, find_offsets, name_before
 from tests.client.fake_reading import FakeConnection, FakeLog
 from tests.client.test_client_native_consumer import Run, body, filled
 from tests.client.virtual_time import VirtualLoop
@@ -107,3 +107,18 @@ def test_places_are_found_in_every_broker_group(run: Run) -> None:
     assert run(found(Start())) == (dict(zip(places, (0, 4, 0), strict=True)), ends)
     assert run(found(Start(earliest=False))) == (ends, ends)
     assert run(found(Start(store_ms=7))) == (dict.fromkeys(places, 7), ends)
+
+
+def test_the_name_of_a_message_costs_that_message(run: Run) -> None:
+    """However many are behind it."""
+    log = filled(30)
+
+    async def named(end: int) -> EntryName:
+        return await name_before(FakeConnection(log, 1000.0), "t", "", Place("g1", 1), end)
+
+    for end in (1, 17, 30):
+        assert run(named(end)) == EntryName.of(memoryview(log.groups["g1"].queues[1].entries[end - 1]))
+    assert log.sent == 3
+    log.trim("g1", 1, 5)
+    with pytest.raises(MessagesGone):
+        run(named(3))

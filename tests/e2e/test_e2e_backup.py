@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.process.local import LocalCluster
-from tests.cluster import end_all, http, prepare, status, wait_for
+from tests.cluster import end_all, http, prepare, running, status, wait_for
 from tests.e2e.command_line import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -126,6 +126,76 @@ def test_one_backup_for_every_node_and_none_beside_intact_peers(tmp_path: Path) 
         assert len(read) == 99 and sorted(BODIES[:1] + read + rest) == BODIES
         assert cli.send_lines("t", ["after"])["acknowledged"] == 1
         stop_and_audit(cluster)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "iceberg"])
+def test_a_sink_that_is_ahead_of_a_restored_log_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the log is behind the sink's position, and when it has passed it. In another place the sink writes everything that the log
+    has, and together with what the former place has from before the point of the restore each message is there once."""
+    pytest.importorskip("pyarrow")
+    rows = rows_of_table(tmp_path, monkeypatch) if kind == "iceberg" else rows_of_files(tmp_path)
+
+    def command(place: str) -> tuple[Any, ...]:
+        to = ("--table", f"lake.s.{place}") if kind == "iceberg" else ("--to", tmp_path / place)
+        return ("sink", kind, "--topic", "t", *to, "--until-empty", "1s")
+
+    with running(tmp_path / "c", nodes=1) as cluster:
+        cli = CommandLine.of(cluster)
+        cli.ok("topic", "create", "t", "--queues", "1")
+        cli.send_lines("t", [f"kept-{k}" for k in range(50)])
+        assert cluster.stop() == {"n1": 0}
+        cli.ok("backup", "--data", cluster.data("n1"), "--to", tmp_path / "b")
+        cluster.start_all()
+        cluster.wait_ready()
+        cli.send_lines("t", [f"lost-{k}" for k in range(50)])
+        cli.ok(*command("former"))
+        assert cluster.stop() == {"n1": 0}
+        cluster.data("n1").rename(tmp_path / "old")
+        told = cli.ok("restore", "--from", tmp_path / "b", "--data", cluster.data("n1"), "--json").json
+        cluster.start_all()
+        cluster.wait_ready()
+        new = [f"new-{k}" for k in range(80)]
+        for part in (new[:20], new[20:]):
+            cli.send_lines("t", part)
+            refused = cli.run(*command("former"))
+            assert refused.status == 64 and "has messages that the cluster does not have" in refused.err, refused
+            assert len(rows("former")) == 100
+        assert "is not in the log: there is entry" in refused.err
+        cli.ok(*command("again"))
+        log = sorted([f"kept-{k}" for k in range(50)] + new)
+        assert sorted(body for _, _, body in rows("again")) == log
+        (point,) = (group["store_ms"] for group in told["groups"])
+        first = min(offset for offset, _, _ in rows("again"))
+        older = [body for offset, store_ms, body in rows("former") if store_ms <= point and offset < first]
+        assert not older and {body for _, store_ms, body in rows("former") if store_ms <= point} == {f"kept-{k}" for k in range(50)}
+
+
+def rows_of_files(directory: Path) -> Callable[[str], list[tuple[int, int, str]]]:
+    """Offset, store time and body of each message."""
+    import pyarrow.parquet as pq
+
+    def rows(place: str) -> list[tuple[int, int, str]]:
+        paths = (directory / place).rglob("*.parquet")
+        tables = [pq.read_table(path, columns=["offset", "store_ms", "body"], partitioning=None) for path in paths]
+        return [(row["offset"], row["store_ms"], row["body"].decode()) for table in tables for row in table.to_pylist()]
+
+    return rows
+
+
+def rows_of_table(directory: Path, patch: pytest.MonkeyPatch) -> Callable[[str], list[tuple[int, int, str]]]:
+    """As `rows_of_files`, with a catalog of its own."""
+    catalogs = pytest.importorskip("pyiceberg.catalog")
+    where = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
+    for key, value in where.items():
+        patch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
+    catalog = catalogs.load_catalog("lake", **where)
+    catalog.create_namespace("s")
+
+    def rows(place: str) -> list[tuple[int, int, str]]:
+        found = catalog.load_table(f"s.{place}").scan(selected_fields=("offset", "store_time", "body")).to_arrow().to_pylist()
+        return [(row["offset"], round(row["store_time"].timestamp() * 1000), row["body"].decode()) for row in found]
+
+    return rows
 
 
 def first_file(cluster: LocalCluster, node: str) -> bool:
