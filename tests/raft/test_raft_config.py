@@ -42,6 +42,8 @@ MEMBERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"voters": AB, "rule": Rule.ALL, "towards": Rule.IN_SYNC}, {"voters": AB, "rule": Rule.ALL}),
     ({"voters": AB, "rule": Rule.ALL, "towards": Rule.MAJORITY}, {"voters": AB, "rule": Rule.ALL, "towards": Rule.ALL}),
     ({"voters": AB, "rule": Rule.IN_SYNC}, {"voters": AB, "rule": Rule.IN_SYNC, "towards": Rule.MAJORITY}),
+    ({"voters": AB, "rule": Rule.IN_SYNC, "minimum": 2}, {"voters": AB, "minimum": 2}),
+    ({"voters": AB, "rule": Rule.IN_SYNC, "minimum": 0}, {"voters": AB, "rule": Rule.IN_SYNC, "minimum": -1}),
 ]
 
 

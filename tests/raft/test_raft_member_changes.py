@@ -163,7 +163,8 @@ def test_a_minimum_is_raised_only_if_it_can_be_reached(minimum: int, silent: tup
         if wanted <= max(minimum, 3 - len(silent)):
             assert found == replace(raft.members, minimum=wanted)
         else:
-            assert isinstance(found, str) and f"{wanted} copies of an entry cannot be reached" in found
+            said = f"{', '.join(silent)} cannot be heard, so {wanted} copies of an entry cannot be reached"
+            assert isinstance(found, str) and said in found
     alone = Core(
         RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC, ha=HaRules(ack_async=True)), LogView([(0, 0)], 0), HardState(2), Random(1), 0
     )

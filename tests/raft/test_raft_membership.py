@@ -112,7 +112,10 @@ def test_a_minimum_is_that_of_an_ha_group_and_at_most_its_voters(rule: Rule) -> 
     for wanted in range(-1, 4):
         found = changed(members, MemberChange(Change.MINIMUM, "", minimum=wanted), 9)
         assert isinstance(found, Members) is (rule is Rule.IN_SYNC and 1 <= wanted <= 2), wanted
-        if isinstance(found, Members):
+        if isinstance(found, str):
+            assert (f"is 1 to 2, the number of voters, not {wanted}" in found) is (rule is Rule.IN_SYNC)
+            assert (f"a group of the rule {rule} has no minimum" in found) is (rule is Rule.MAJORITY)
+        else:
             assert found == replace(members, minimum=wanted)
             for change in (MemberChange(Change.PROMOTE, "c"), MemberChange(Change.RETURN, "b", "2"), MemberChange(Change.REMOVE, "c")):
                 later = changed(found, change, 10)
