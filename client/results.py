@@ -582,6 +582,8 @@ class Client:
     version: str | None
     hostname: str | None
     silent_ms: int
+    shared: bool
+    """Whether the node has met several processes with this client id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,10 @@ class Configurations:
 
     def at(self, index: int) -> Members:
         """The members in force at an entry of the log; for earlier entries, those known at the log's begin."""
-        return next((members for first, members in reversed(self._runs) if first <= index), self._runs[0][1])
+        for first, members in reversed(self._runs):
+            if first <= index:
+                return members
+        return self._runs[0][1]
 
     def append(self, index: int, members: Members) -> None:
         assert index > self.latest_index, (index, self)

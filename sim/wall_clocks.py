@@ -7,8 +7,8 @@ it about every second. Answers take a random time, and some are lost. No event i
 that, and no random number of the rest of the run is drawn.
 
 Law. The store time of an entry is at most the largest time that a majority of the nodes' clocks had
-reached by then, plus the largest offset; it never falls; and when all clocks are right again, it is
-right.
+reached by then, plus the largest offset; it never falls, but with the entry that begins a time
+epoch; and when all clocks are right again, it is right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from typing import Protocol
 import numpy as np
 
 from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
+from ledgermq.proto.control import TimeEpochRecord
 from ledgermq.proto.layout import prefixes
+from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.properties import TAG, parse
+from ledgermq.proto.ranges import record_of
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import MS
 from ledgermq.raft.quorum import majority
@@ -139,12 +143,12 @@ class WallClocks:
         self._note(world_ns)
         for entries in committed:
             times = prefixes(entries.data, entries.starts)["store_ms"].astype(np.int64)
-            first, last = int(times[0]), int(times[-1])
-            if first < self._checked_ms or bool((np.diff(times) < 0).any()):
-                raise Violation(
-                    "time",
-                    f"the store times of {entries.first_index} to {entries.last_index} fall",
-                )
+            last = int(times[-1])
+            falls = np.flatnonzero(np.diff(times, prepend=self._checked_ms) < 0)
+            for row in falls.tolist():
+                if not _begins_epoch(entries, row):
+                    what = f"the store time of entry {entries.first_index + row} falls"
+                    raise Violation("time", what)
             self._checked_ms = last
             latest_ms = self._latest_ms + MAX_OFFSET_MS + DRIFTED_MS
             if self._by_majority and last > latest_ms:
@@ -166,3 +170,11 @@ class WallClocks:
                 "time",
                 f"an entry is stamped {store_ms} at {world_ns // MS}, long after all clocks were set right",
             )
+
+
+def _begins_epoch(entries: Range, row: int) -> bool:
+    record = decode_record(record_of(entries, row))
+    return (record.topic, parse(record.properties).get(TAG)) == (
+        TimeEpochRecord.TOPIC,
+        TimeEpochRecord.TAG,
+    )

@@ -267,6 +267,9 @@ class _Leaver:
     def time_remaining(self) -> float:
         return 5.0
 
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:50000"
+
     async def write(self, data: bytes) -> None:
         self.written += 1
         if self.written == 2 and not self.late:

@@ -40,6 +40,9 @@ class Context:
     def time_remaining(self) -> float:
         return 3.0
 
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:50000"
+
     def set_trailing_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
         pass
 

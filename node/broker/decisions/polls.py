@@ -83,7 +83,8 @@ class Polls:
 
     def is_lite(self, pair: Pair) -> bool:
         """Whether the Receives of this pair ask for messages of lite topics. All of a pair do, or none."""
-        return any(poll.call.lite for poll in self.waiting(pair))
+        first = next(iter(self.waiting(pair)), None)
+        return first is not None and first.call.lite
 
     def pairs_of(self, topic: str) -> Collection[Pair]:
         """The pairs with Receives that wait for messages of this topic, in the order in which the first Receive came."""

@@ -294,7 +294,7 @@ class Group:
             elif isinstance(call, Prefer):
                 self._handovers.preferred(call.node)
             elif isinstance(call, ChangeMembers):
-                serving = self._changes_members if call.kind == "minimum" else self.leader.serving
+                serving = self.leader.serving or (call.kind == "minimum" and self._master_begins)
                 turn.done += self.memberships.take(call, serving=serving, members=self.machine.members)
             elif isinstance(call, RaiseLevel):
                 turn.done += self.memberships.take_level(call, serving=self.leader.serving, level=self.machine.level)
@@ -589,7 +589,7 @@ class Group:
     def _change_members(self, turn: _Turn) -> bool:
         """Append the due membership and level records, one entry each; True if one was appended."""
         appended = False
-        while self._changes_members and not (turn.full or turn.stalled):
+        while (self.leader.serving or self._master_begins) and not (turn.full or turn.stalled):
             request = self.memberships.due(turn.now_ns)
             if request is None:
                 break
@@ -610,9 +610,9 @@ class Group:
         return appended
 
     @property
-    def _changes_members(self) -> bool:
-        """Whether this leader may change members. A master may before it serves; the core says which changes."""
-        return self.leader.serving or (self._term_start is not None and self.replicator.members.rule is Rule.IN_SYNC)
+    def _master_begins(self) -> bool:
+        """Whether this is a master that need not serve yet to change members; the core says which changes."""
+        return self._term_start is not None and self.replicator.members.rule is Rule.IN_SYNC
 
     def _objection_to(self, request: MemberRequest) -> str | None:
         """Why the group's feature level forbids a change."""
@@ -794,7 +794,7 @@ class Group:
         wake_ns = min(wake_ns, pulled_ns)
         if handovers.waiting:
             wake_ns = min(wake_ns, handovers.wake_at_ns())
-        if self._changes_members:
+        if leader.serving or self._master_begins:
             retry_ns, due_ns = self.memberships.next_times_ns()
             if not (turn.full or turn.stalled):
                 # Without space no change of members is tried, so its time would stay in the past.
