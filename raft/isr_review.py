@@ -120,9 +120,13 @@ class IsrReview:
         without an operator, or are voters by a change that is not committed."""
         log, silence_ns, members = self._log, self._config.timing.election_max_ns, self._membership.members
         voters = self._membership.configurations.at(log.commit_index).voters
-        peers = [self._peers[node] for node in members.nodes if node in members.returning or node in {*members.voters}.difference(voters)]
-        there = [peer for peer in peers if peer.boot_id is not None and now_ns - peer.contact_ns < silence_ns and not peer.leaving]
-        return sum(1 for peer in there if peer.durable >= log.commit_index and log.view.term_at(peer.durable) == self._term)
+        count = 0
+        for node in (*members.returning, *{*members.voters}.difference(voters)):
+            # The master itself has no peer; it is in the set.
+            peer = self._peers.get(node)
+            if peer is not None and peer.boot_id is not None and now_ns - peer.contact_ns < silence_ns and not peer.leaving:
+                count += peer.durable >= log.commit_index and log.view.term_at(peer.durable) == self._term
+        return count
 
     def _contact_ns(self, node: str) -> int:
         peer = self._peers.get(node)

@@ -246,7 +246,14 @@ class States(HaCluster):
         for wish in effects.requests:
             agreed = member.core.agreed
             if isinstance(wish, AlterIsr) and agreed is not None:
-                assert len(wish.in_sync) >= min(self.minimum, len(agreed.in_sync)), f"{wish} leaves too few in-sync members; {self.told()}"
+                # A copy that has everything and becomes a voter counts for what remains, so that a member that is gone cannot keep it out.
+                joining = [
+                    other
+                    for other in member.core.members.nodes
+                    if other not in agreed.in_sync and self.members[other].core.durable_index >= member.core.commit_index
+                ]
+                least = min(self.minimum - len(joining), len(agreed.in_sync))
+                assert len(wish.in_sync) >= least, f"{wish} leaves too few in-sync members; {self.told()}"
             self.wishes.append(wish)
 
     def settle(self) -> None:
