@@ -79,7 +79,7 @@ def test_other_messages_than_the_stored_ones_are_refused(cluster: LocalCluster) 
     CommandLine(cluster.endpoints).ok("topic", "create", "others", "--queues", str(QUEUES))
     with TaskConnection(cluster.endpoints) as connection:
         (group,) = connection.locate("others").broker_groups
-        with connection.writer(group.name, "others", "", "job") as producer:
+        with connection.writer(group.name, "others", "", "others") as producer:
             producer.write(chunks(300))
         whole = next(chunks(400, 400))
         others = {
@@ -89,13 +89,13 @@ def test_other_messages_than_the_stored_ones_are_refused(cluster: LocalCluster) 
             "a property": replace(whole, properties=[*[{}] * 200, {"p": "1"}, *[{}] * 199]),
         }
         for name, chunk in others.items():
-            producer = connection.writer(group.name, "others", "", "job")
+            producer = connection.writer(group.name, "others", "", "others")
             with producer, pytest.raises(Refused, match="not the first 300") as refused:
                 producer.write([chunk.piece(0, 150), chunk.behind(150)])
             assert refused.value.code == Code.PRECONDITION_FAILED, name
         assert numbers(stored(connection, "others")) == list(range(300))
         behind = replace(whole, bodies=[*whole.bodies[:300], b"body 1000", *whole.bodies[301:]], born_ms=[5] * 400)
-        with connection.writer(group.name, "others", "", "job") as producer:
+        with connection.writer(group.name, "others", "", "others") as producer:
             assert (producer.write([behind]), producer.duplicates) == (400, 300)
         assert numbers(stored(connection, "others")) == [*range(300), *range(301, 400), 1000]
 
