@@ -75,6 +75,7 @@ class Receiver:
                 stream.cancel()
         if self._pool is not None:
             self._pool.shutdown()
+        # A poll that failed has brought no message; its error concerns nobody any more.
         answered = [poll.result() for poll in self._polls.values() if poll.exception() is None]
         self._polls.clear()
         kept, self._kept = [*self._kept, *(message for messages in answered for message in messages)], []

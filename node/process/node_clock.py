@@ -67,12 +67,12 @@ class NodeClock:
         """Which voter should lead a broker group that this node leads. A preferred leader whose
         clock is off is not preferred; if the clock here is off, any voter is whose clock is
         right."""
-        own = self._clock.agrees
-        if wanted is not None and own(wanted) is not False:
+        agrees = self._clock.agrees
+        if wanted is not None and agrees(wanted) is not False:
             return wanted
         if self._told is not ClockState.OFF:
             return None
-        return next((node for node in sorted(voters) if own(node)), None)
+        return next((node for node in sorted(voters) if agrees(node)), None)
 
     def ask(self, links: Iterable[Link]) -> None:
         """Ask the peers for their clocks."""
