@@ -8,15 +8,22 @@ is stored once, in order and without gaps, and that receipts are true.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.state.producers import UNNAMED_MS
+from ledgermq.proto.control import ProducerRecord, decode
 from ledgermq.proto.frames import FrameBuilder, native_runs
-from ledgermq.proto.layout import BODY_AT
+from ledgermq.proto.layout import BODY_AT, prefixes, record_columns
+from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.properties import TAG, parse
+from ledgermq.proto.ranges import record_of
+from ledgermq.proto.time_epochs import TimeEpochs
 from ledgermq.proto.types import Frame, Range, UnsealedBatch
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster
@@ -72,6 +79,8 @@ class NativeProducer:
         """(producer id, first sequence number, answer) of durable frames."""
         self.known_values: set[int] = set()
         """Messages that were reported as stored, without a place."""
+        self.dropped: list[int] = []
+        """Its producer ids that were refused as unknown."""
         self.duplicates = 0
 
     def start(self) -> None:
@@ -120,9 +129,12 @@ class NativeProducer:
             if isinstance(outcome, ProducerOpened):
                 self._opened(outcome)
                 return
-            if isinstance(outcome, Refused) and outcome.reason in ("unknown-producer", "stale-epoch") and not self._name:
+            refused = outcome.reason if isinstance(outcome, Refused) and not self._name else ""
+            if refused == "stale-epoch":
                 raise Violation("producer", f"producer {self._known} is refused although nobody else has it: {outcome}")
             self._lose_touch(outcome)
+            if refused == "unknown-producer" and known is not None:
+                self._forgotten(known.producer_id)
 
         token = self._cluster.ask(self._node, make, answered)
         self._opening = token, self._cluster.now
@@ -141,6 +153,12 @@ class NativeProducer:
             if stored < len(part.messages):
                 self._parts.append(_Part(self._next, part.messages[stored:], part.queue_of[stored:]))
                 self._next += len(part.messages) - stored
+
+    def _forgotten(self, producer_id: int) -> None:
+        """The log dropped this producer. What it has in flight has no outcome, and another one is opened."""
+        self.dropped.append(producer_id)
+        self._known, self._next = None, 0
+        self._parts.clear()
 
     def _lose_touch(self, outcome: Answer) -> None:
         """Go to the reported leader, or the next node, and open there."""
@@ -227,9 +245,10 @@ def _frame(log_tag: int, opened: ProducerOpened, part: _Part, born_ms: int) -> F
     return Frame(opened.producer_id, opened.epoch, part.first, batch)
 
 
-def judge(producers: Iterable[NativeProducer], pieces: Iterable[Range]) -> None:
+def judge(producers: Iterable[NativeProducer], pieces: Sequence[Range], time_epochs: TimeEpochs) -> None:
     """At the end of a run, over the whole log: each producer's messages are stored once, in order and without gaps, epochs only increase,
-    and each message in a receipt is the one with its number."""
+    each message in a receipt is the one with its number, and only a producer that was silent for long is dropped and refused as unknown."""
+    dropped = _dropped(pieces, time_epochs)
     ends: dict[int, int] = {}
     epochs: dict[int, int] = {}
     values: set[int] = set()
@@ -244,6 +263,8 @@ def judge(producers: Iterable[NativeProducer], pieces: Iterable[Range]) -> None:
                 values.add(int.from_bytes(entries.data[at : at + VALUE_BYTES], "big"))
                 places[run.producer_id, run.first_sequence + row] = entries.first_index + run.at + row
     for producer in producers:
+        if refused := set(producer.dropped) - dropped:
+            raise Violation("producer", f"producer {min(refused)} is refused as unknown, and no record dropped it")
         lost = producer.known_values - values
         if lost:
             raise Violation("producer", f"message {min(lost)} was reported as stored and is not in the log")
@@ -251,3 +272,30 @@ def judge(producers: Iterable[NativeProducer], pieces: Iterable[Range]) -> None:
             stand = [places.get((number, first + at)) for at in range(receipt.count)]
             if stand != list(range(receipt.first_index, receipt.last_index + 1)):
                 raise Violation("receipt", f"messages {first} ff. of producer {number} are not where a receipt says: {receipt}")
+
+
+def _dropped(pieces: Iterable[Range], time_epochs: TimeEpochs) -> set[int]:
+    """The producers that records dropped. A run has fewer than a leader keeps, so each must have been silent for a day in counted time."""
+    heard: dict[int, tuple[int, int]] = {}
+    """By producer: store time and position of its last entry."""
+    gone: set[int] = set()
+    for entries in pieces:
+        times, positions = prefixes(entries.data, entries.starts)["store_ms"], entries.starts + entries.pos
+        happened: list[tuple[int, ProducerRecord | int]] = [(run.at, run.producer_id) for run in native_runs(entries)]
+        columns = record_columns(entries)
+        for at, number in enumerate(columns.topic_of.tolist()):
+            if columns.topics[number] == ProducerRecord.TOPIC:
+                message = decode_record(record_of(entries, at))
+                record = decode(parse(message.properties)[TAG], message.body)
+                happened += [(at, record)] if isinstance(record, ProducerRecord) else []
+        for at, what in sorted(happened, key=itemgetter(0)):
+            place = int(times[at]), int(positions[at])
+            if isinstance(what, ProducerRecord):
+                for number in what.dropped:
+                    silent_ms = place[0] - time_epochs.counted(*heard[number])
+                    if silent_ms < UNNAMED_MS:
+                        raise Violation("producer", f"producer {number} is dropped after a silence of {silent_ms} ms")
+                    gone.add(number)
+                what = what.producer_id
+            heard[what] = place
+    return gone

@@ -208,7 +208,7 @@ class World(Operated):
             groups.check()
         self.decisions.finish()
         self.timetable.finish(self.truth.machine.timers.pending)
-        judge(self.natives, self.truth.pieces(0, len(self.truth) - 1))
+        judge(self.natives, self.truth.pieces(0, len(self.truth) - 1), self.truth.machine.time_epochs)
 
     def _count(self, result: Outcome) -> None:
         of = self.coverage

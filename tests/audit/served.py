@@ -14,7 +14,7 @@ from typing import Any
 
 from ledgermq.audit.reading import remote
 from ledgermq.audit.reading.node_paths import NodeLost
-from ledgermq.client.errors import refusal
+from ledgermq.client.errors import Unreachable, refusal
 from ledgermq.proto import admin_pb2, audit_pb2
 
 OK, NOT_FOUND, LAGS = 20000, 40400, 50400
@@ -225,7 +225,10 @@ class Connection:
         return (self.authority,)
 
     def ask(self, method: str, request: Any, response: Any) -> Any:
-        answer = self.cluster.ask(self.authority, method, request)
+        try:
+            answer = self.cluster.ask(self.authority, method, request)
+        except NodeLost as error:
+            raise Unreachable(str(error), "start its node") from error
         if answer.status.code != OK:
             raise refusal(answer.status.code, answer.status.message)
         return answer

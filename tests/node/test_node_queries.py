@@ -116,6 +116,8 @@ def test_answers_go_by_the_times_that_count(seed: int) -> None:
         assert {message.body.decode(): message.store_ms for message in answer.messages} == times
         newest = await bench.peeks[0].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, max=5, latest=True))
         assert sorted(times[message.body.decode()] for message in newest.messages) == sorted(times.values())[-5:]
+        whole = await bench.peeks[0].peek(bench.topic, admin_pb2.PeekRequest(topic=NAME, max=1000, earliest=True))
+        assert all(message.store_ms == times[message.body.decode()] for message in (*newest.messages, *whole.messages))
 
     with_bench(work)
 

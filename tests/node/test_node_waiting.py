@@ -15,6 +15,7 @@ from ledgermq.proto import admin_pb2
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.status import LedgerError
+from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.types import Draft
 from tests.node.query_bench import NAME, QueryBench, with_bench
 from tests.node_core.core_fakes import EPOCH_MS
@@ -88,6 +89,22 @@ def test_delayed_messages_are_listed_by_minute_and_cancelled_once() -> None:
         await s.pass_ms(20 * MINUTE)
         got = [decode_record(lease.record).body.decode() for lease in (await bench.receive()).leases]
         assert got == ["a", "c"]
+
+    with_bench(work)
+
+
+def test_store_times_are_those_that_count() -> None:
+    """In the list, and in its range of times, of messages that were stored before a time epoch."""
+
+    async def work(bench: QueryBench) -> None:
+        s = Scene(bench)
+        await s.delay("g1", "a", MINUTE)
+        machine = bench.engines[0].hosted["g1"].machine
+        begin_ms = machine.store_ms - 1000
+        machine.time_epochs = TimeEpochs([TimeEpoch(machine.applied_index + 1, machine.applied_end_pos, begin_ms)])
+        (found,) = await s.pages("delayed")
+        assert found.message.store_ms == begin_ms
+        assert await s.names("delayed", end_ms=begin_ms + 1) == ["id-a"] and not await s.names("delayed", begin_ms=begin_ms + 1)
 
     with_bench(work)
 

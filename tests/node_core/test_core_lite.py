@@ -350,6 +350,17 @@ def test_attempts_of_a_lite_topic_end_also_behind_a_resent_message() -> None:
     assert receive(b) == () and b.machine.end("%DLQ%g", 0) == 2, "1 is a dead letter and was not delivered again"
 
 
+def test_all_messages_of_a_batch_that_used_up_their_attempts_become_dead_letters_at_once() -> None:
+    b = make(max_attempts=1)
+    b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
+    sync(b, "set", "a")
+    send(b, "a", "0", "1", "2", "3")
+    assert len(receive(b, n=3, invisible_ms=1000)) == 3
+    b.pass_time(2 * SECOND)
+    assert receive(b) == () and b.machine.end("%DLQ%g", 0) == 3
+    assert bodies(receive(b)) == [("a", "3")]
+
+
 def test_another_clients_start_position_wakes_all_of_the_group() -> None:
     """The position belongs to the group: every client that reads the lite topic gets the messages after it."""
     b = make()

@@ -12,7 +12,7 @@ import pytest
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, RaiseLevel, TimeEpochBegun
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Recalled
+from ledgermq.node.broker.calls.send_calls import OpenProducer, Produce, Produced, ProducerOpened, Recall, Recalled
 from ledgermq.node.broker.decisions import timer_firing
 from ledgermq.node.broker.state.producers import UNNAMED_MS, Producers
 from ledgermq.node.broker.state.transactions import Half, Transactions
@@ -25,6 +25,7 @@ from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import MS, SECOND, Bench
 from tests.node_core.core_world import exported
 from tests.node_core.test_core_timers import bodies, delay, delayed, pass_ms, settle
+from tests.node_core.test_core_transactions import half
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -252,6 +253,19 @@ def test_producers_and_halves_of_before_age_from_the_epoch_on() -> None:
     transactions.begin_time_epoch(40)
     assert [*producers.expired(UNNAMED_MS + 40)] == [2, 4, 6] and [*producers.by_silence()] == [2, 4, 6]
     assert [half.stored_ms for half in transactions.halves.values()] == [5, 40, 40]
+
+
+def test_an_applied_epoch_reaches_producers_and_halves() -> None:
+    b = skewed()
+    b.ask(Configure(next(b.tokens), topics=(TopicConfig("", "t", TopicKind.TRANSACTION, 1, Permission.READ_WRITE, 2),)))
+    b.skew_ms = FAR_MS
+    assert b.ask(OpenProducer(next(b.tokens))) == ProducerOpened(1, 0, 0)
+    offset = half(b, "x")
+    b.skew_ms = 0
+    begun = begin(b)
+    producer = b.machine.producers.get(1)
+    assert producer is not None and producer.last_ms == begun.ms
+    assert b.machine.transactions.halves[offset].stored_ms == begun.ms
 
 
 def test_refused_without_reason_or_level() -> None:
