@@ -271,6 +271,8 @@ class Retainer:
         used = self.disk_bytes[group] = await asyncio.to_thread(used_by_kind, running.store.root)
         for kind, size in used.items():
             metrics.DISK_BYTES.labels(group, kind).set(size)
+        own = sum(sum(kinds.values()) for name, kinds in self.disk_bytes.items() if name in self._hosted)
+        metrics.DISK_OTHER_BYTES.set(max(0, space.total - space.free - own))
         if self._marks.excess(space.total, space.free) == 0:
             try:
                 await asyncio.to_thread(running.reserve.fill)
