@@ -204,7 +204,7 @@ class Retainer:
         # Calls that are held behind a batch that no majority can store are refused in a turn.
         self._engine.wake(group)
         if full:
-            what = "sends are refused here" if refused else "sends go on, and none of these nodes is to lead"
+            what = "sends are refused here" if refused and survey.leads else "sends go on, and none of these nodes is to lead"
             log.warning("disks take no messages", group=group, nodes=sorted(full), consequence=what, remedy="free space on these nodes")
         else:
             log.info("all disks take messages again", group=group)
