@@ -77,6 +77,9 @@ def _of_node(node: pb.NodeInfo, free_warning: int, free_critical: int, exact: bo
         severity = Severity.CRITICAL if node.disk_free_bytes < free_critical else Severity.WARNING
         free = f"{node.disk_free_bytes} bytes" if exact else units.size_words(node.disk_free_bytes)
         yield Finding(severity, f"node {node.node} has {free} of free disk space")
+    if node.disk == "full":
+        what = "it takes no messages, and leads only what no other node can lead; free space there"
+        yield Finding(Severity.CRITICAL, f"the disk of node {node.node} is full: {what}")
 
 
 def _of_level(group: pb.BrokerGroupInfo) -> Iterator[Finding]:

@@ -156,6 +156,9 @@ def _by_node(status: admin_pb2.ClusterStatusResponse) -> list[list[admin_pb2.Nod
     return [found[node] for node in dict.fromkeys(node_of(member.node) for member in status.nodes)]
 
 
+DISKS = ("fine", "warn", "delete", "full")
+
+
 def _node_json(workers: Sequence[admin_pb2.NodeInfo]) -> dict[str, Any]:
     """A node is up when all of its workers are up; a field that one worker does not report is unknown for the node."""
     used = [known(worker, "disk_used_bytes") for worker in workers]
@@ -168,6 +171,7 @@ def _node_json(workers: Sequence[admin_pb2.NodeInfo]) -> dict[str, Any]:
         "disk_used_bytes": None if None in used else sum(used),
         "clock": known(workers[0], "clock"),
         "clock_offset_ms": known(workers[0], "clock_offset_ms"),
+        "disk": max((worker.disk for worker in workers if worker.disk), key=DISKS.index, default=None),
     }
     return node if len(workers) == 1 else {**node, "workers": [{"worker": worker.node, "up": worker.up} for worker in workers]}
 
@@ -180,6 +184,8 @@ def _node_row(workers: Sequence[admin_pb2.NodeInfo], exact: bool) -> list[Any]:
         state = f"up, {len(workers)} workers"
     if node["clock"] in ("off", "divided"):
         state += f", clock {units.offset_words(node['clock_offset_ms'] or 0)}"
+    if node["disk"] == "full":
+        state += ", disk full"
     native = node["native"] or ("none" if node["up"] else None)
     return [node["node"], node["endpoint"], state, node["version"], native, size(node["disk_used_bytes"], exact)]
 

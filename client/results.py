@@ -150,6 +150,9 @@ class Node:
     `off` or `divided`; None in programs that do not compare clocks."""
     clock_offset_ms: int | None
     """Its wall clock less the time that the node goes by."""
+    disk: str | None
+    """`fine`, or its crossed watermark: `warn`, `delete`, or `full` if it takes no messages; None in
+    programs that do not tell."""
 
 
 @dataclass(frozen=True, slots=True)

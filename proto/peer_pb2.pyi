@@ -535,7 +535,7 @@ class StorageQuestion(_message.Message):
     def __init__(self, broker_group: _Optional[str] = ..., bases: _Optional[_Iterable[int]] = ..., digests_only: _Optional[bool] = ...) -> None: ...
 
 class StorageReply(_message.Message):
-    __slots__ = ("digests", "disk_total_bytes", "disk_free_bytes", "begin_index", "decided_begin_index", "snapshot_index", "waits_for")
+    __slots__ = ("digests", "disk_total_bytes", "disk_free_bytes", "begin_index", "decided_begin_index", "snapshot_index", "waits_for", "full", "wanted_bytes")
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     DISK_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -543,6 +543,8 @@ class StorageReply(_message.Message):
     DECIDED_BEGIN_INDEX_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_INDEX_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    WANTED_BYTES_FIELD_NUMBER: _ClassVar[int]
     digests: _containers.RepeatedCompositeFieldContainer[FileDigest]
     disk_total_bytes: int
     disk_free_bytes: int
@@ -550,7 +552,9 @@ class StorageReply(_message.Message):
     decided_begin_index: int
     snapshot_index: int
     waits_for: str
-    def __init__(self, digests: _Optional[_Iterable[_Union[FileDigest, _Mapping]]] = ..., disk_total_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., begin_index: _Optional[int] = ..., decided_begin_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
+    full: bool
+    wanted_bytes: int
+    def __init__(self, digests: _Optional[_Iterable[_Union[FileDigest, _Mapping]]] = ..., disk_total_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., begin_index: _Optional[int] = ..., decided_begin_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., waits_for: _Optional[str] = ..., full: _Optional[bool] = ..., wanted_bytes: _Optional[int] = ...) -> None: ...
 
 class FileDigest(_message.Message):
     __slots__ = ("base", "sha256", "tree_root")

@@ -491,6 +491,12 @@ class Core:
         """Leader only: hand over to this voter. None: it is under way; another call extends its deadline. Otherwise: why not."""
         return self.handovers.transfer(self._leading(), to, cause, now_ns, patience_ns)
 
+    def note_full(self, nodes: frozenset[str]) -> None:
+        """The nodes whose disks take no messages, as far as this replica knows: itself, and on a leader those that told it. Their logs are
+        as good as any, so they vote, and lead if nobody else can; leadership avoids them while another replica has room."""
+        self.handovers.note_full(nodes)
+        self.timer.hold_back(self.config.node in nodes)
+
     def leave(self) -> None:
         """This replica is about to stop: it takes over no leadership any more, and tells the leader."""
         self.handovers.leave()

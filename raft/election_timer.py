@@ -22,6 +22,7 @@ class ElectionTimer:
     excused           the running timer has already expired once, when this replica was late itself
     last_contact_ns   when the leader that is followed was last heard; on a leader, when it last heard the leader before it
     promised_until_ns until when a leader that was heard before a restart may still count on this replica
+    held_back         this replica should lead only if no other can: its timeouts are longer by the longest one of the others
     """
 
     def __init__(self, timing: Timing, chance: Chance, now_ns: int, *, promised: bool) -> None:
@@ -31,12 +32,19 @@ class ElectionTimer:
         self._slack_ns, self._slack_at_ns = 0, now_ns
         """The slack when a sign of life last came late, and the time of that."""
         self.promised_until_ns = now_ns + timing.election_min_ns if promised else now_ns
+        self.held_back = False
         self.restart(now_ns)
 
     def restart(self, now_ns: int) -> None:
         """Begin a new random timeout."""
         self.due_ns = now_ns + self._drawn_timeout_ns() + self.slack_ns(now_ns)
+        if self.held_back:
+            self.due_ns += self._timing.election_max_ns
         self.excused = False
+
+    def hold_back(self, held_back: bool) -> None:
+        """Whether the others campaign first, from the next timeout on."""
+        self.held_back = held_back
 
     def postpone(self, by_ns: int) -> None:
         self.due_ns += by_ns

@@ -33,6 +33,7 @@ class Handovers:
 
     current   the handover under way
     failure   why the last one failed, as a text for the operator; empty while one is under way
+    full      the nodes whose disks take no messages, as far as this replica knows: as leader such a node would refuse every send
     leaving   this replica is about to stop: it takes over no leadership any more, and says so
     retiring  a leader that was removed from the voters has begun to hand over
     """
@@ -45,6 +46,7 @@ class Handovers:
         self._outbox = parts.outbox
         self.current: Handover | None = None
         self.failure = ""
+        self.full: frozenset[str] = frozenset()
         self.leaving = False
         self.retiring = False
 
@@ -55,6 +57,9 @@ class Handovers:
         """Drop the handover, because the role changed."""
         self.current = None
         self.retiring = False
+
+    def note_full(self, nodes: frozenset[str]) -> None:
+        self.full = nodes
 
     def leave(self) -> None:
         self.leaving = True
@@ -77,10 +82,23 @@ class Handovers:
         return peer.stage is Stage.FLOWING and peer.next_index > self._log.view.end_index
 
     def best_successor(self, leader: Leader, now_ns: int) -> str | None:
-        """The voter that could take over soonest; None if there is none."""
+        """The voter that could take over soonest, if possible one whose disk takes messages; None if there is none. One that does not keep
+        up would not lead in time, whatever room it has."""
         peers = [leader.peers[voter] for voter in self._membership.policy.electors() if voter in leader.peers]
-        able = [(peer.durable, peer.received, peer.node) for peer in peers if objection(self._config, peer, now_ns) is None]
-        return max(able)[2] if able else None
+        able = [peer for peer in peers if objection(self._config, peer, now_ns) is None]
+        ranked = [(self._has_room(leader, peer.node, now_ns), peer.durable, peer.received, peer.node) for peer in able]
+        return max(ranked)[3] if ranked else None
+
+    def _has_room(self, leader: Leader, node: str, now_ns: int) -> bool:
+        return node not in self.full and self.keeps_up(leader, node, now_ns)
+
+    def _objection_to_full(self, to: str, cause: Cause) -> str | None:
+        """Nobody asks for a leader that would refuse every send while the group has a voter that would not. A leader that has to go hands
+        over to such a node too, because reads and acknowledgements go on there."""
+        if to not in self.full or cause not in (Cause.OPERATOR, Cause.PREFERRED):
+            return None
+        better = sorted(set(self._membership.policy.electors()) - self.full)
+        return f"the disk of {to} is full: as leader it would refuse sends, and {', '.join(better)} would not" if better else None
 
     def transfer(self, leader: Leader, to: str, cause: Cause, now_ns: int, patience_ns: int) -> str | None:
         """Hand over to this voter. None: it is under way; another call extends its deadline. Otherwise the reason against it."""
@@ -88,7 +106,8 @@ class Handovers:
         membership = self._membership
         if to not in membership.members.voters:
             return f"{to} is no voter of this group; its voters are {', '.join(membership.members.voters)}"
-        if refusal := membership.policy.objection_to(to) or objection(self._config, leader.peers[to], now_ns):
+        refusal = membership.policy.objection_to(to) or objection(self._config, leader.peers[to], now_ns)
+        if refusal := refusal or self._objection_to_full(to, cause):
             return refusal
         if self.current is not None and self.current.to != to:
             return f"leadership is being handed over to {self.current.to} already"

@@ -29,11 +29,23 @@ def failed_sync(world: World, event: FaultEvent) -> None:
 
 
 def full(world: World, event: FaultEvent) -> None:
+    """All nodes that run learn of it, as by their checks of the disks; who starts later does not."""
     name = target(world, event)
     if name is not None:
-        medium = world.stations[name].medium
-        medium.fill()
-        world.after(event.number("for_ns"), medium.free)
+        world.stations[name].medium.fill()
+        _tell(world, frozenset({name}))
+        world.after(event.number("for_ns"), partial(_free, world, name))
+
+
+def _free(world: World, name: str) -> None:
+    world.stations[name].medium.free()
+    _tell(world, frozenset())
+
+
+def _tell(world: World, nodes: frozenset[str]) -> None:
+    for station in world.stations.values():
+        if station.life is not None:
+            station.life.group.note_full(nodes)
 
 
 KINDS: dict[str, Kind] = {

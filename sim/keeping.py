@@ -199,7 +199,7 @@ class Keeper:
         pins += () if stored else consumer_pins(machine, consumed_queues(machine))
         files = book.files()
         bases = frozenset(file.base for file in files)
-        verdicts = decide(_DUE_LONG_AGO, Facts(now_ms + 2, files, lowest(pins), (), bases))
+        verdicts = decide(_DUE_LONG_AGO, Facts(now_ms + 2, files, lowest(pins), 0, bases))
         if any(verdict.due == TIME and {pin.kind for pin in verdict.pins} == {"snapshot"} for verdict in verdicts[:most]):
             self._snapshot_wanted = True
         return trim_of(verdicts[:most], {}, stored=stored)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ledgermq.proto import units
 from ledgermq.storage.thresholds import (
     DISK_ALARM_PERCENT,
     DISK_WARN_PERCENT,
@@ -238,9 +239,9 @@ def _flushes(probe: Probe, size: int, chunk: int, effort: Effort, clock_ns: Call
     return flushes, writes
 
 
-def examine(facts: Facts, measured: Measured | None) -> Verdict:
-    """Evaluate the figures."""
-    warnings = [*_about_medium(facts, measured), *_about_space(facts), *_about_limits(facts)]
+def examine(facts: Facts, measured: Measured | None, own_bytes: int | None = None) -> Verdict:
+    """Evaluate the figures. `own_bytes`: what the node in the directory takes of the file system, if there is one."""
+    warnings = [*_about_medium(facts, measured), *_about_space(facts, own_bytes), *_about_limits(facts)]
     return Verdict(facts, measured, None if measured is None else advise(facts, measured), tuple(warnings))
 
 
@@ -312,13 +313,15 @@ def _about_medium(facts: Facts, measured: Measured | None) -> list[Warning_]:
     return []
 
 
-def _about_space(facts: Facts) -> list[Warning_]:
-    used = facts.used_percent
+def _about_space(facts: Facts, own_bytes: int | None) -> list[Warning_]:
+    used, used_bytes = facts.used_percent, facts.total_bytes - facts.free_bytes
     for level, limit in ((ALARM, DISK_ALARM_PERCENT), (WARN, DISK_WARN_PERCENT)):
         if used > limit:
-            return [
-                Warning_(level, f"{used:.1f} % of the file system are used, above {limit} %", "free or add space, or keep messages shorter")
-            ]
+            what, remedy = f"{used:.1f} % of the file system are used, above {limit} %", "free or add space, or keep messages shorter"
+            if own_bytes is not None and 2 * own_bytes < used_bytes:
+                what += f"; {units.size_words(used_bytes - own_bytes)} of that by other files than this node's"
+                remedy = "make room among the other files, or give the node a disk of its own"
+            return [Warning_(level, what, remedy)]
     return []
 
 

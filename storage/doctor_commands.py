@@ -121,7 +121,7 @@ def doctor(directory: str | None, quick: bool, text: str | None, exact: bool, as
         more += about_files(group.group, group.differing_files)
     if (node is not None or os.path.exists(f"{directory}/{MANIFEST_FILE}")) and open_to_all(directory):
         more.append(about_access(directory))
-    verdict = examine(facts, measured)
+    verdict = examine(facts, measured, None if node is None else node.used_bytes)
     verdict = replace(verdict, warnings=(*verdict.warnings, *more))
     told = as_json(directory, verdict, node, read)
     print(json.dumps(told) if as_object else as_text(directory, verdict, node, read, exact), flush=True)

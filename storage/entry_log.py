@@ -162,6 +162,11 @@ class EntryLog:
         return self.durability.marked
 
     @property
+    def has_room(self) -> bool:
+        """Whether another file would fit on the disk, or is there already."""
+        return self._data.has_room
+
+    @property
     def mapped_bytes(self) -> int:
         """Address space of the maps of log files."""
         return self._data.mapped_bytes

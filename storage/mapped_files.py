@@ -447,6 +447,11 @@ class MappedFiles:
     def _unfinished_path(self) -> str:
         return f"{self.directory}/next.alloc"
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the next file is there, is being made, or would fit on the disk."""
+        return self.upcoming is not None or self._has_room()
+
     def _has_room(self) -> bool:
         """Whether an attempt may succeed. A failed attempt is repeated only after space was freed, because it writes until it fails."""
         if not self._allocate:

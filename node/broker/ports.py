@@ -227,6 +227,10 @@ class Replicator(Protocol):
         people."""
         ...
 
+    def note_full(self, nodes: frozenset[str]) -> None:
+        """The nodes, possibly this one, whose disks take no messages, as far as is known here. Elections and handovers avoid them."""
+        ...
+
     def leave(self) -> None:
         """This node is about to stop: from now on the replica does not take leadership. Everything else continues."""
         ...

@@ -480,6 +480,7 @@ class Node:
         wanted = view.term, self.clock.leader_instead(preferred, () if view.members is None else view.members.voters)
         if self._preferred.get(group) != wanted:
             self._preferred[group] = wanted
+            self.retainer.hurry()
             self.engine.notify(group, Prefer(wanted[1]))
 
     async def _keep_clock(self) -> None:

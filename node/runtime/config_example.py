@@ -93,8 +93,8 @@ retention:                     # removes whole log files, oldest first; 0 = no s
   hours: 72                    # after the file's last message was stored
   max_bytes: 0                 # per broker group, all complete files
   warn_percent: 80             # of the file system: log a warning,
-  delete_percent: 85           # remove files early,
-  refuse_percent: 90           # refuse clients' messages (all three only with less than ample_bytes free)
+  delete_percent: 85           # remove files early if it is crossed on a majority of the replicas,
+  refuse_percent: 90           # take no messages, and leave leading to others (all three only with less than ample_bytes free)
   ample_bytes: 20GiB
   reserve_bytes: 8MiB          # per broker group, reserved for cleaning up a full disk
   follower_hours: 1            # a replica keeps the files that it still needs until it was silent for this long; 0: for ever

@@ -152,10 +152,11 @@ class GroupRetention(Section):
 class Retention(Section):
     """When log files are removed (whole files, oldest first), and what happens as the disk fills up. 0 hours or bytes: no such limit.
 
-    A watermark counts as crossed only while less than `ample_bytes` are free as well. Configured consumer groups keep the messages that
-    they have not read, however old, unless `ignore_groups` is set or the object store has them (`tiered`). A follower keeps the entries
-    that it lacks until it has been silent for `follower_hours` (0: for ever), or until the disk needs the space. An observer keeps at most
-    `observer_bytes` of the entries that it lacks; beyond that it is installed from files.
+    A watermark counts as crossed only while less than `ample_bytes` are free as well. Above `delete_percent` a node asks for space, and
+    files go early as far as a majority of a group's replicas asks; above `refuse_percent` it takes no messages and should not lead.
+    Configured consumer groups keep the messages that they have not read, however old, unless `ignore_groups` is set or the object store has
+    them (`tiered`). A follower keeps the entries that it lacks until it has been silent for `follower_hours` (0: for ever), or until the
+    disks need the space. An observer keeps at most `observer_bytes` of the entries that it lacks; beyond that it is installed from files.
     """
 
     hours: Annotated[float, Field(ge=0, le=1e6)] = 72

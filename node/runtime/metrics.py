@@ -178,7 +178,8 @@ TIERED_FAILURES = _counter(
     "ledgermq_tiered_failures_total", "Attempts to carry a log file into the object store that failed, by kind.", "broker_group", "kind"
 )
 DISK_BYTES = _gauge("ledgermq_disk_bytes", "Allocated disk blocks of a broker group, in bytes.", "broker_group", "kind")
-DISK_LEVEL = _gauge("ledgermq_disk_level", "Crossed watermark of this disk: 0 none, 1 warn, 2 files removed early, 3 writes refused.")
+DISK_LEVEL = _gauge("ledgermq_disk_level", "Crossed watermark of this disk: 0 none, 1 warn, 2 log files should go, 3 takes no messages.")
+DISK_OTHER_BYTES = _gauge("ledgermq_disk_other_bytes", "Bytes in use on this disk that do not belong to broker groups of this process.")
 TRANSACTION_CHECKS = _counter(
     "ledgermq_transaction_checks_total",
     "Checks of undecided transactions: sent, lost, or impossible because no producer of the topic is connected.",

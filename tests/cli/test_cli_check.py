@@ -120,6 +120,10 @@ def clock(state: str, offset_ms: int) -> Callable[[pb.ClusterStatusResponse], No
     return change
 
 
+def full(found: pb.ClusterStatusResponse) -> None:
+    found.nodes[0].disk = "full"
+
+
 def nothing(found: pb.ClusterStatusResponse) -> None:
     del found.groups[:]
 
@@ -128,6 +132,7 @@ def nothing(found: pb.ClusterStatusResponse) -> None:
     ("change", "status", "said"),
     [
         (no_leader, 2, "broker group g1 has no leader"),
+        (full, 2, "the disk of node n1 is full: it takes no messages, and leads only what no other node can lead"),
         (node_down, 1, "node n2 is down"),
         (disk(5 * GIB), 0, "nodes up: 3"),
         (disk(5 * GIB - 1), 1, "node n1 has 5.00 GiB of free disk space"),

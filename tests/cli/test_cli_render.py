@@ -40,7 +40,7 @@ def test_status_knows_and_does_not_know() -> None:
     nothing: dict[str, object] = {**dict.fromkeys(unknown), "differing_files": [], "tiered": None}
     first = {**nothing, "node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
     undisputed: dict[str, object] = {"disputed_files": [], "replication": None, "ha": None}
-    clock = {"clock": None, "clock_offset_ms": None}
+    clock = {"clock": None, "clock_offset_ms": None, "disk": None}
     found = render.status_json(status)
     assert found == {
         "cluster_id": "c",
@@ -271,3 +271,25 @@ def test_status_says_which_clock_is_not_followed(capsys: pytest.CaptureFixture[s
     render.status_text(status, False)
     out = capsys.readouterr().out
     assert "clock" not in out if not said else said in out
+
+
+@pytest.mark.parametrize(
+    ("disks", "known", "said"),
+    [
+        (("fine",), "fine", False),
+        (("delete",), "delete", False),
+        (("full",), "full", True),
+        (("",), None, False),
+        (("fine", "full"), "full", True),
+    ],
+)
+def test_status_says_whose_disk_takes_no_messages(
+    capsys: pytest.CaptureFixture[str], disks: tuple[str, ...], known: str | None, said: bool
+) -> None:
+    """Of a node with several workers, the worst."""
+    status = admin_pb2.ClusterStatusResponse(health="ok", cluster_id="c")
+    for number, disk in enumerate(disks):
+        status.nodes.add(node="n1" if not number else f"n1.{number + 1}", endpoint="h:1", up=True, disk=disk or None)
+    assert render.status_json(status)["nodes"][0]["disk"] == known
+    render.status_text(status, False)
+    assert ("disk full" in capsys.readouterr().out) is said

@@ -153,14 +153,18 @@ def unmounted(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.verify
 @pytest.mark.usefixtures("unmounted")
 def test_full_disks_refuse_writes_and_take_them_again(tmp_path: Path) -> None:
-    """A follower's full disk has no effect; that of the leader, or of all nodes, stops writes, but not leadership or reads; with free space
-    all continues by itself."""
+    """A follower's full disk has no effect; for a leader's, another one leads. Those of all nodes stop writes, but not leadership or
+    reads; with free space all continues by itself."""
     with faulty(tmp_path, kind=SmallDisks) as cluster:
         assert isinstance(cluster, SmallDisks)
         with History(cluster, TOPIC, body_bytes=2000) as history:
             leads = leader(cluster)
             follower = cluster.others(leads)[0]
             filler = cluster.fill(follower)
+            history.progress(100)
+            filler.unlink()
+            filler = cluster.fill(leads)
+            wait_for(lambda: leader(cluster) != leads, 60, "a leader with room")
             history.progress(100)
             filler.unlink()
             fillers = [cluster.fill(node) for node in cluster.nodes]

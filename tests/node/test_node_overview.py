@@ -128,7 +128,7 @@ def test_the_level_of_a_group_is_that_of_its_newest_replica() -> None:
 def test_disk_use_is_each_replicas_own_and_kept_files_are_the_leaders_word() -> None:
     """Only the leader knows what keeps files; a follower's stale word is not shown."""
     one = overview()
-    one.storage = SimpleNamespace(disk_bytes={"g1": {"log": 7}}, files_kept={"g1": {"follower": 2}})  # type: ignore[assignment]
+    one.storage = SimpleNamespace(disk="fine", disk_bytes={"g1": {"log": 7}}, files_kept={"g1": {"follower": 2}})  # type: ignore[assignment]
     status = ReplicaStatus("g1", "n1", Role.LEADER, 1, "n1", 5, 12, 12, 12, 12)
     own = Reply(groups=[one._own_group(status)])
     own.node.node, own.node.up = "n1", True
@@ -193,7 +193,7 @@ def test_the_files_of_a_broker_group_are_not_counted_again_for_each_question(tmp
     one._engine, one._config = FakeEngine(STATUS), one._config.model_copy(update={"data": tmp_path / "n1"})  # type: ignore[assignment]
     both = asyncio.run(one.own()).node.disk_used_bytes
     assert both == 2 * 4096
-    one.storage = SimpleNamespace(disk_bytes={"g1": {"log": 7, "consume-queue": 5}}, files_kept={})  # type: ignore[assignment]
+    one.storage = SimpleNamespace(disk="fine", disk_bytes={"g1": {"log": 7, "consume-queue": 5}}, files_kept={})  # type: ignore[assignment]
     read: list[str] = []
     listed = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: (read.append(str(path)), listed(path))[1])

@@ -17,6 +17,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.replica.background.disk_watch import used_by_kind
 from ledgermq.node.replica.hosting import running
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
@@ -83,11 +84,16 @@ class Peers:
         self.free: dict[str, int] = {}
         self.begin = 0
 
+        self.said: dict[str, tuple[bool, int]] = {}
+        """Node → whether it says that its disk is full, and how many bytes it wants gone; a program that is absent here says nothing."""
+
     async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]:
         if node not in self.digests:
             raise CallRefused(Refused("unknown-outcome"))
         question = peer_pb2.StorageQuestion.FromString(request)
         reply = peer_pb2.StorageReply(disk_total_bytes=1000 << 20, disk_free_bytes=self.free.get(node, 900 << 20), begin_index=self.begin)
+        if node in self.said:
+            reply.full, reply.wanted_bytes = self.said[node]
         for base in question.bases:
             if base in self.digests[node]:
                 root = self.roots.get(node, {}).get(base, "")
@@ -126,6 +132,12 @@ class Stage:
     @property
     def machine(self) -> Any:
         return self.driver.group.machine
+
+    def fill(self, used_percent: int) -> None:
+        """A disk that the group's own files fill so far."""
+        own = sum(used_by_kind(self.driver.group.store.root).values())
+        self.disk.total = own * 100 // used_percent
+        self.disk.free = self.disk.total - own
 
     def check(self, times: int = 1) -> None:
         for _ in range(times):
@@ -249,12 +261,13 @@ def test_full_disk_trims_early_and_refuses_messages(stage: Any) -> None:
     """Young files go without waiting for their digests; above the last watermark clients are refused, and served again below it."""
     one = stage()
     draft = Draft("t", 0, b"x", encode(Fields(message_id="m")), 1)
-    one.disk.free = 50 << 20
+    one.fill(95)
     one.check()
     assert one.driver.call(lambda token: Produce(token, [draft])) == Refused("disk-full")
     kinds = {line.partition(":")[0] for line in one.ask(0).evidence}
     assert "due" in kinds and "digest" not in kinds
-    one.disk.free = 900 << 20
+    assert one.retainer.disk == "full"
+    one.fill(50)
     one.check()
     assert not isinstance(one.driver.call(lambda token: Produce(token, [draft])), Refused)
 
@@ -288,12 +301,115 @@ def test_two_full_followers_of_three_refuse_as_well(stage: Any) -> None:
     one.peers.digests = {"n2": {}, "n3": {}}
     one.peers.free = {"n2": 1 << 20}
     one.check()
-    assert not one.driver.group.group.writes_refused and one.engine.woken == []
+    assert not one.driver.group.group.writes_refused and one.driver.group.group.full_nodes == {"n2"}
+    one.engine.woken.clear()
     one.peers.free["n3"] = 1 << 20
     one.check()
     assert one.driver.group.group.writes_refused and one.engine.woken == ["g1"], "a turn refuses what is held"
     one.check()
     assert one.engine.woken == ["g1"]
+
+
+def test_a_new_leader_learns_at_once_whose_disks_are_full(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it could hand leadership on to the preferred one: a check that is asked for does not wait for the next period."""
+    one = stage(files=0, check_ms=3_600_000)
+    checked: list[str] = []
+
+    async def check(group: str) -> None:
+        checked.append(group)
+        done.set()
+
+    async def hurried() -> None:
+        for number in range(3):
+            await asyncio.wait_for(done.wait(), 30)
+            assert len(checked) == number + 1
+            done.clear()
+            one.retainer.hurry()
+        await one.retainer.stop()
+
+    done = asyncio.Event()
+    monkeypatch.setattr(one.retainer, "check", check)
+
+    async def run() -> None:
+        one.retainer.start()
+        await hurried()
+
+    asyncio.run(run())
+
+
+def test_a_node_alone_decides_nothing_about_the_data_of_all(stage: Any) -> None:
+    """The disk of one follower of three is nearly full: no file goes, and why-kept names that node. Those of two are: files go early."""
+    one = stage()
+    one.seal_all()
+    one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
+    one.peers.digests = {"n2": {}, "n3": {}}
+    one.peers.said = {"n2": (True, 100_000), "n3": (False, 0)}
+    one.check_and_keep(4)
+    assert one.machine.begin_index == 0
+    answer = one.ask(0)
+    assert answer.reason == "young" and "nearly full: n2, less than a majority of the replicas" in " ".join(answer.evidence)
+    one.peers.said["n3"] = (False, 1)
+    answer = one.ask(0)
+    assert "due: the disks of a majority of the replicas are nearly full" in answer.evidence
+    one.check_and_keep(4)
+    assert [(trim.record.reason, len(trim.record.files)) for trim in one.machine.trims] == [("disk", 1)] * len(one.machine.trims) != []
+
+
+def test_the_disk_of_the_leader_alone_decides_nothing_either(stage: Any) -> None:
+    one = stage()
+    one.seal_all()
+    one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
+    one.peers.digests, one.peers.said = {"n2": {}, "n3": {}}, {"n2": (False, 0), "n3": (False, 0)}
+    one.fill(95)
+    one.check_and_keep(4)
+    assert one.machine.begin_index == 0 and one.driver.group.group.full_nodes == {"n1"}
+
+
+def test_files_of_others_take_none_of_ours(stage: Any) -> None:
+    """A disk that stays full if all log files go was not filled by them: they stay, and sends are refused until an operator makes room."""
+    one = stage()
+    one.seal_all()
+    one.disk.free = 50 << 20
+    one.check_and_keep(4)
+    assert one.machine.begin_index == 0 and one.driver.group.group.writes_refused
+    assert one.ask(0).reason == "young"
+
+
+def test_a_follower_says_what_it_makes_of_its_own_disk(stage: Any) -> None:
+    """By its own watermarks; a leader of an older program reads the sizes instead."""
+    one = stage()
+
+    def reply() -> peer_pb2.StorageReply:
+        question = peer_pb2.StorageQuestion(broker_group="g1")
+        return peer_pb2.StorageReply.FromString(asyncio.run(one.retainer.answer(question.SerializeToString())))
+
+    found = reply()
+    assert (found.full, found.wanted_bytes) == (False, 0) and found.HasField("full")
+    one.check()
+    one.fill(95)
+    found = reply()
+    own = one.disk.total - one.disk.free
+    assert found.full and found.wanted_bytes == one.disk.total - one.disk.total * 85 // 100 - one.disk.free <= own
+
+
+def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next file may not fit long before the last watermark. It is full until a file fits again, not until the next refusal."""
+    one = stage(files=0)
+    data = one.driver.group.store.log._data
+    monkeypatch.setattr(type(data), "has_room", property(lambda _: False))
+    one.check()
+    assert one.driver.group.group.full_nodes == frozenset(), "nothing was refused yet"
+    one.driver.group.group.log_full += 1
+    with capture_logs() as logs:
+        one.check(2)
+    assert one.driver.group.group.full_nodes == {"n1"} and one.retainer.disk == "full"
+    told = [entry for entry in logs if entry["event"] == "disks take no messages"]
+    assert [(entry["nodes"], entry["consequence"]) for entry in told] == [(["n1"], "sends are refused here")]
+    monkeypatch.undo()
+    with capture_logs() as logs:
+        one.check(2)
+    assert one.driver.group.group.full_nodes == frozenset() and one.retainer.disk == "fine"
+    assert [entry["group"] for entry in logs if entry["event"] == "all disks take messages again"] == ["g1"]
 
 
 def no_space(*_: Any) -> None:

@@ -115,6 +115,7 @@ class FakeReplicator:
         self.objection: str | None = None
         self.kept_up = True
         self.left = False
+        self.full_nodes: frozenset[str] = frozenset()
         self.confirms = True
         """Whether questions of reads are answered in their turn, as in a group of one node; otherwise when the test says so."""
         self.questions: list[int] = []
@@ -167,6 +168,9 @@ class FakeReplicator:
         if self.objection is None:
             self.handover = Handover(to or "n2", cause, now_ns + patience_ns)
         return self.objection
+
+    def note_full(self, nodes: frozenset[str]) -> None:
+        self.full_nodes = nodes
 
     def leave(self) -> None:
         self.left = True

@@ -137,20 +137,71 @@ def test_nobody_is_handed_over_to_without_a_wish() -> None:
         assert bench.replicator.handover is None
 
 
+def full(bench: Bench, *nodes: str) -> None:
+    bench.group.note_full(frozenset(nodes))
+    for _ in range(2):
+        bench.pass_time(MS)
+
+
+@pytest.mark.parametrize("preferred", [None, "n1", "n2", "n3"])
+@pytest.mark.parametrize("disks", [(), ("n1",), ("n2",), ("n1", "n2"), ("n1", "n3"), ("n2", "n3"), ("n1", "n2", "n3")])
+def test_leadership_goes_from_a_full_disk_to_one_with_room_and_never_the_other_way(preferred: str | None, disks: tuple[str, ...]) -> None:
+    """Of those with room the preferred leader comes first. Where none has room, leadership stays."""
+    bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred=preferred))
+    bench.lead()
+    full(bench, *disks)
+    assert bench.replicator.full_nodes == frozenset(disks), "elections avoid them too"
+    bench.pass_time(SETTLED_NS)
+    roomy = [node for node in (preferred, "n2", "n3") if node not in (None, "n1", *disks)]
+    if "n1" not in disks:
+        roomy = [node for node in roomy if node == preferred]
+    handover = bench.replicator.handover
+    assert (None if handover is None else handover.to) == (roomy[0] if roomy else None)
+
+
+def test_a_full_leader_takes_whoever_keeps_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for the preferred leader, which is down."""
+    bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred="n2"))
+    bench.lead()
+    monkeypatch.setattr(bench.replicator, "keeps_up", lambda node, now_ns: node == "n3")
+    full(bench, "n1")
+    bench.pass_time(SETTLED_NS - 2 * MS)
+    assert bench.replicator.handover is None
+    bench.pass_time(MS)
+    assert bench.replicator.handover is not None and bench.replicator.handover.to == "n3"
+
+
+def test_the_preferred_leader_gets_leadership_back_when_it_has_room_again() -> None:
+    """And a disk that fills again and again does not move leadership again and again: each time it has to keep up for longer."""
+    bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred="n2"))
+    bench.lead()
+    for waits_ns in (SETTLED_NS, 2 * SETTLED_NS, 4 * SETTLED_NS):
+        full(bench, "n2")
+        bench.pass_time(SETTLED_MAX_NS // 10)
+        assert bench.replicator.handover is None
+        full(bench)
+        bench.pass_time(waits_ns - 2 * MS)
+        assert bench.replicator.handover is None
+        bench.pass_time(MS)
+        assert bench.replicator.handover is not None and bench.replicator.handover.to == "n2"
+        bench.replicator.handover = None
+        bench.pass_time(MS)
+
+
 def test_a_preferred_leader_cannot_flap() -> None:
     """Each time leadership comes back soon, it must keep up twice as long, up to ten minutes; a calm time makes up for it."""
-    preference, now, waits = Preference("n2"), 0, []
+    preference, now, waits = Preference(), 0, []
     for _ in range(10):
         began = now
-        while not preference.due(now, keeps_up=True):
+        while not preference.due(now, "n2"):
             now += SECOND
         waits.append((now - began) // SECOND)
-        preference.interrupted()
+        preference.due(now, None)
     assert waits == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600]
     assert SETTLED_MAX_NS == 600 * SECOND
     now += CALM_NS + SETTLED_MAX_NS
-    preference.due(now, keeps_up=True)
-    while not preference.due(now, keeps_up=True):
+    preference.due(now, "n2")
+    while not preference.due(now, "n2"):
         now += SECOND
     assert preference.settled_ns == 2 * SETTLED_NS
 

@@ -20,12 +20,15 @@ from ledgermq.node.replica.retention.retention_rules import (
     Facts,
     Level,
     LogFile,
+    Need,
     Pin,
     Rules,
     Space,
     Watermarks,
     agreed,
+    common_excess,
     decide,
+    need_of,
     refuses,
     trim_of,
 )
@@ -37,7 +40,7 @@ GIB = 1 << 30
 MARKS = Watermarks(80, 85, 90, 20 * GIB)
 OLD, YOUNG = 0, 900_000
 NOW = 1_000_000
-RULES = Rules(max_age_ms=500_000, max_bytes=0, marks=MARKS)
+RULES = Rules(max_age_ms=500_000, max_bytes=0)
 
 
 def files(*ages: int) -> list[LogFile]:
@@ -47,12 +50,9 @@ def files(*ages: int) -> list[LogFile]:
     return [*made, LogFile(k * SIZE_BYTES, SIZE_BYTES, k * 10, k * 10 + 4, k * SIZE_BYTES + 500, 3, 70 + k, NOW, sealed=False)]
 
 
-def facts(found: list[LogFile], *pins: Pin, spaces: tuple[Space, ...] = (), digests: bool = True) -> Facts:
-    return Facts(NOW, found, pins, spaces, frozenset(file.base for file in found) if digests else frozenset())
+def facts(found: list[LogFile], *pins: Pin, excess: int = 0, digests: bool = True) -> Facts:
+    return Facts(NOW, found, pins, excess, frozenset(file.base for file in found) if digests else frozenset())
 
-
-FULL = Space("n2", 100 * SIZE_BYTES, 14 * SIZE_BYTES)
-"""One file has to go until 15 percent are free."""
 
 TABLE = [
     ("young files stay", RULES, facts(files(YOUNG, YOUNG)), [], NOT_DUE),
@@ -61,20 +61,20 @@ TABLE = [
     ("the active file stays however old", RULES, facts(files()), [], NOT_DUE),
     ("exactly the age is old enough", RULES, facts(files(NOW - 500_000)), [0], TIME),
     ("one millisecond less is not", RULES, facts(files(NOW - 499_999)), [], NOT_DUE),
-    ("no limit of age", Rules(0, 0, MARKS), facts(files(OLD, OLD)), [], NOT_DUE),
-    ("too large: the oldest go", Rules(0, 2 * SIZE_BYTES, MARKS), facts(files(YOUNG, YOUNG, YOUNG)), [0], SIZE),
-    ("just as large as allowed", Rules(0, 3 * SIZE_BYTES, MARKS), facts(files(YOUNG, YOUNG, YOUNG)), [], NOT_DUE),
+    ("no limit of age", Rules(0, 0), facts(files(OLD, OLD)), [], NOT_DUE),
+    ("too large: the oldest go", Rules(0, 2 * SIZE_BYTES), facts(files(YOUNG, YOUNG, YOUNG)), [0], SIZE),
+    ("just as large as allowed", Rules(0, 3 * SIZE_BYTES), facts(files(YOUNG, YOUNG, YOUNG)), [], NOT_DUE),
     ("a pin at the first byte of a file keeps it", RULES, facts(files(OLD, OLD), Pin("follower", SIZE_BYTES, "n3")), [0], TIME),
     ("a pin at the last byte of a file keeps it", RULES, facts(files(OLD, OLD), Pin("consumer", SIZE_BYTES - 1, "g")), [], TIME),
-    ("one reason a record: time first, size later", Rules(500_000, 1, MARKS), facts(files(OLD, YOUNG)), [0], TIME),
+    ("one reason a record: time first, size later", Rules(500_000, 1), facts(files(OLD, YOUNG)), [0], TIME),
     ("no agreed digest yet: age waits", RULES, facts(files(OLD), digests=False), [], TIME),
-    ("no agreed digest yet: a full disk does not", RULES, facts(files(YOUNG, YOUNG), spaces=(FULL,), digests=False), [0], DISK),
-    ("a full disk takes as many files as it needs", RULES, facts(files(YOUNG, YOUNG), spaces=(FULL,)), [0], DISK),
-    ("a full disk does not break a pin", RULES, facts(files(YOUNG), Pin("reader", 0, "backup"), spaces=(FULL,)), [], DISK),
-    ("a full disk does not wait for a follower", RULES, facts(files(YOUNG), Pin(FOLLOWER, 0, "n3"), spaces=(FULL,)), [0], DISK),
-    ("nor where age wants the file gone", RULES, facts(files(OLD), Pin(FOLLOWER, 0, "n3"), spaces=(FULL,)), [0], TIME),
+    ("no agreed digest yet: a full disk does not", RULES, facts(files(YOUNG, YOUNG), excess=SIZE_BYTES, digests=False), [0], DISK),
+    ("a full disk takes as many files as it needs", RULES, facts(files(YOUNG, YOUNG), excess=SIZE_BYTES), [0], DISK),
+    ("a full disk does not break a pin", RULES, facts(files(YOUNG), Pin("reader", 0, "backup"), excess=SIZE_BYTES), [], DISK),
+    ("a full disk does not wait for a follower", RULES, facts(files(YOUNG), Pin(FOLLOWER, 0, "n3"), excess=SIZE_BYTES), [0], DISK),
+    ("nor where age wants the file gone", RULES, facts(files(OLD), Pin(FOLLOWER, 0, "n3"), excess=SIZE_BYTES), [0], TIME),
     ("a follower that is waited for no longer keeps nothing", RULES, facts(files(OLD), Pin(FOLLOWER, 0, "n3", "n3", "gone")), [0], TIME),
-    ("a large disk with ample space is not full", RULES, facts(files(YOUNG), spaces=(Space("n1", 1000 * GIB, 30 * GIB),)), [], NOT_DUE),
+    ("one byte more is a file more", RULES, facts(files(YOUNG, YOUNG, YOUNG), excess=SIZE_BYTES + 1), [0, 1], DISK),
 ]
 
 
@@ -124,13 +124,69 @@ def test_watermarks(total: int, free: int, level: Level, excess: int) -> None:
     assert (MARKS.level(total, free), MARKS.excess(total, free)) == (level, excess)
 
 
-def test_writes_are_refused_for_the_own_disk_or_a_lost_majority() -> None:
-    """One full follower of three is tolerated, two are not."""
-    good, full = Space("a", 100, 50), Space("b", 100, 1)
-    assert not refuses(MARKS, good, [good, full], 3)
-    assert refuses(MARKS, good, [full, full], 3)
-    assert refuses(MARKS, full, [good, good], 3)
-    assert not refuses(MARKS, good, [], 1)
+@pytest.mark.parametrize(
+    ("full", "others", "voters", "needed", "refused"),
+    [
+        (False, 0, 1, 1, False),
+        (True, 0, 1, 1, True),
+        (False, 1, 3, 2, False),
+        (False, 2, 3, 2, True),
+        (True, 0, 3, 2, True),
+        (False, 2, 5, 3, False),
+        (False, 3, 5, 3, True),
+        (False, 1, 2, 2, True),
+        (False, 1, 2, 1, False),
+        (False, 2, 3, 1, False),
+        (False, 2, 3, 2, True),
+    ],
+)
+def test_writes_are_refused_if_too_few_have_room(full: bool, others: int, voters: int, needed: int, refused: bool) -> None:
+    """The leader of a Raft group and a majority have to have room, of an HA group the master and as many as an entry needs."""
+    needs = [Need(full=k < others) for k in range(voters - 1)]
+    assert refuses(Need(full=full), needs, voters, needed) is refused
+
+
+@pytest.mark.parametrize(
+    ("free", "group", "own", "lacks_room", "found"),
+    [
+        (50, 10, 40, False, Need()),
+        (15, 10, 40, False, Need()),
+        (14, 40, 40, False, Need(wanted=1)),
+        (5, 40, 40, False, Need(full=True, wanted=10)),
+        (5, 30, 40, False, Need(full=True, wanted=8)),
+        (5, 10, 40, False, Need(full=True, wanted=3)),
+        (5, 0, 40, False, Need(full=True)),
+        (5, 10, 10, False, Need(full=True, wanted=10)),
+        (5, 9, 9, False, Need(full=True)),
+        (5, 0, 0, False, Need(full=True)),
+        (50, 10, 40, True, Need(full=True)),
+    ],
+)
+def test_what_a_replica_says_about_its_disk(free: int, group: int, own: int, lacks_room: bool, found: Need) -> None:
+    """Each group gives its share of what has to go, rounded up. What all groups together do not have, something else took."""
+    assert need_of(MARKS, Space("n", 100, free), group, own, lacks_room=lacks_room) == found
+
+
+@given(st.integers(0, 100), st.lists(st.integers(0, 30), min_size=1, max_size=4))
+def test_shares_of_all_groups_are_what_has_to_go(free: int, sizes: list[int]) -> None:
+    """Together at least that, at most a byte more for each, and of no group more than it has."""
+    space, own = Space("n", 100, free), sum(sizes)
+    excess, wanted = MARKS.excess(100, free), [need_of(MARKS, space, size, own).wanted for size in sizes]
+    if 0 < excess <= own:
+        assert excess <= sum(wanted) < excess + len(sizes) and all(part <= size for part, size in zip(wanted, sizes, strict=True))
+    else:
+        assert not any(wanted)
+
+
+@given(st.integers(1, 7), st.data())
+def test_a_minority_decides_nothing_about_the_data_of_all(voters: int, data: st.DataObject) -> None:
+    """So many bytes go as each node of some majority wants gone, and no node of any majority wants less: whatever the others say, or if
+    they say nothing."""
+    wanted = data.draw(st.lists(st.integers(0, 5), max_size=voters))
+    agreed_bytes = common_excess([Need(wanted=each) for each in wanted], voters)
+    everybody = wanted + [0] * (voters - len(wanted))
+    assert sum(each >= agreed_bytes for each in everybody) >= voters // 2 + 1
+    assert sum(each > agreed_bytes for each in everybody) < voters // 2 + 1
 
 
 @pytest.mark.parametrize(
@@ -150,19 +206,19 @@ def test_seal_needs_a_majority_of_voters(reports: dict[str, str], expected: obje
 
 
 RANDOM_FACTS = st.builds(
-    lambda ages, pins, free, digests: Facts(
+    lambda ages, pins, excess, digests: Facts(
         NOW,
         files(*ages),
         [Pin(kind, pos, "", waived=waived) for pos, kind, waived in pins],
-        [Space("n", 100 * SIZE_BYTES, free)],
+        excess,
         frozenset(b * SIZE_BYTES for b in digests),
     ),
     st.lists(st.sampled_from([OLD, YOUNG]), max_size=6),
     st.lists(st.tuples(st.integers(0, 7 * SIZE_BYTES), st.sampled_from(["p", FOLLOWER]), st.sampled_from(["", "silent"])), max_size=3),
-    st.integers(0, 100 * SIZE_BYTES),
+    st.sampled_from([0, 1, 2 * SIZE_BYTES]),
     st.sets(st.integers(0, 6)),
 )
-RANDOM_RULES = st.builds(Rules, st.sampled_from([0, 500_000]), st.sampled_from([0, 1, 3 * SIZE_BYTES]), st.just(MARKS))
+RANDOM_RULES = st.builds(Rules, st.sampled_from([0, 500_000]), st.sampled_from([0, 1, 3 * SIZE_BYTES]))
 
 
 @given(RANDOM_RULES, RANDOM_FACTS)
@@ -175,8 +231,7 @@ def test_laws(rules: Rules, found: Facts) -> None:
     count = len(record.files)
     assert [base for base, _ in record.files] == [file.base for file in found.files[:count]]
     assert count < len(found.files) and all(file.sealed for file in found.files[:count])
-    full = any(rules.marks.excess(space.total, space.free) > 0 for space in found.spaces)
-    holding = [pin for pin in found.pins if not pin.waived and not (full and pin.kind == FOLLOWER)]
+    holding = [pin for pin in found.pins if not pin.waived and not (found.excess and pin.kind == FOLLOWER)]
     assert all(pin.pos >= record.begin_pos for pin in holding)
     successor = found.files[count]
     assert (record.begin_index, record.begin_pos) == (successor.first_index, successor.base)

@@ -32,7 +32,7 @@ def answer(base: int, *pins: Pin, store_ms: int = OLD, known: Retained | None = 
         LogFile(SIZE, SIZE, 10, 19, 1990, 1, 7, store_ms),
         LogFile(2 * SIZE, SIZE, 20, 25, 2500, 1, 7, NOW, sealed=False),
     ]
-    found = why(base, SIZE, known, decide(RULES, Facts(NOW, files, pins, (), frozenset(known.seals))), RULES)
+    found = why(base, SIZE, known, decide(RULES, Facts(NOW, files, pins, 0, frozenset(known.seals))), RULES)
     return found.reason, found.answer, "\n".join(found.evidence)
 
 

@@ -28,6 +28,7 @@ CASES: dict[str, tuple[tuple[str, str], str, str, str]] = {
     "LedgerMQNotInObjectStore": ((f"ledgermq_tiered_waiting_seconds{{{G1}}}", "0x4 960x15 0x30"), "7m", "12m", "23m"),
     "LedgerMQStoreTimesAhead": ((f"ledgermq_broker_group_newest_store_timestamp_seconds{{{G1}}}", "0x4 1200x40"), "5m", "12m", "21m"),
     "LedgerMQDiskFillsUp": (('ledgermq_disk_level{instance="n1"}', "0x4 1x10 0x30"), "7m", "12m", "17m"),
+    "LedgerMQDiskFull": (('ledgermq_disk_level{instance="n1"}', "0x4 3x10 0x30"), "4m", "7m", "17m"),
     "LedgerMQWritesRefused": ((f"ledgermq_broker_group_writes_refused{{{G1}}}", "0x4 1x5 0x30"), "4m", "7m", "12m"),
     "LedgerMQSlowDisk": ((f'ledgermq_slow_syncs_total{{{G1},severity="alarm"}}', "0x4 1+1x15 16x30"), "7m", "17m", "30m"),
     "LedgerMQClockOff": (('ledgermq_clock_state{instance="n1",state="off"}', "0x4 1x10 0x30"), "4m", "8m", "17m"),

@@ -136,6 +136,14 @@ def test_space_thresholds(used: float, level: str | None) -> None:
     assert [warning.level for warning in examine(facts, with_flush(0.001)).warnings] == ([] if level is None else [level])
 
 
+@pytest.mark.parametrize(("own", "others"), [(None, False), (475 * GIB, False), (475 * GIB - 1, True), (0, True)])
+def test_a_disk_that_others_fill_is_called_so(own: int | None, others: bool) -> None:
+    """If the node has less than half of what is used, keeping messages for a shorter time is not the remedy."""
+    facts = Facts("ext4", False, False, 50 * GIB, 1000 * GIB, 65530, None, 20000)
+    (warning,) = examine(facts, with_flush(0.001), own).warnings
+    assert ("by other files than this node's" in warning.what) is ("other files" in warning.remedy) is others
+
+
 def test_memory_file_system_and_low_limits_are_called_so() -> None:
     """A medium that forgets is an alarm whatever its speed; low limits are warnings that name the setting."""
     verdict = examine(Facts("tmpfs", True, None, 9 * GIB, 10 * GIB, 1000, 65536, 256), with_flush(0.00001))

@@ -523,12 +523,16 @@ def test_a_failed_allocation_is_not_tried_again_at_once(tmp_path: Path) -> None:
             continue
     attempts = len([path for operation, path in disk.names("create") if "/data/" in str(path)])
     assert attempts == 2
+    assert not log.has_room
     disk.heal()
     disk.free = 10 * FILE_BYTES
     with pytest.raises(NoSpace):
         append(log, 30)
+    assert not log.has_room
     disk.free = 12 * FILE_BYTES
+    assert log.has_room
     append(log, 10)
+    assert log.has_room, "the next file is there, or fits"
     check_whole(log)
 
 

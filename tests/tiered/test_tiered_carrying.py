@@ -129,7 +129,7 @@ def test_nothing_goes_before_this_node_has_read_it_in_the_store(tiered: Any) -> 
     assert one.pin.pos == 0
     one.store.away()
     one.check()
-    one.stage.disk.free = 20 << 20
+    one.stage.fill(95)
     one.retain()
     assert one.begin == 0 and one.stage.machine.begin_pos == 0
     assert one.stage.retainer.files_kept["g1"]["store"] == 4, "the three, and the active one, which is due by age too"

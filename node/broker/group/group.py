@@ -66,6 +66,7 @@ from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatc
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import HaRequest
 from ledgermq.raft.membership import Change, MemberChange, NotYet
+from ledgermq.raft.quorum import majority
 from ledgermq.storage.errors import NoSpace
 
 _PASSES_PER_TURN = 16
@@ -175,7 +176,8 @@ class Group:
         """The view last published to outsiders, except what applied entries change."""
         self.freshness = Freshness()
         """How old this replica's state is while another replica leads."""
-        self._log_full = 0
+        self.log_full = 0
+        """How often the log of this leader had no room."""
         self._reserve_left = _RESERVE_FOR_DELIVERY
         self.dispatch_stalled = 0
         """How often the consume queues were out of space."""
@@ -292,7 +294,7 @@ class Group:
             elif isinstance(call, HandOver):
                 turn.done += self._handovers.take(call, turn.now_ns, serving=self.leader.serving)
             elif isinstance(call, Prefer):
-                self._handovers.preferred(call.node)
+                self._handovers.prefer(call.node)
             elif isinstance(call, ChangeMembers):
                 serving = self.leader.serving or (call.kind == "minimum" and self._master_begins)
                 turn.done += self.memberships.take(call, serving=serving, members=self.machine.members)
@@ -476,7 +478,7 @@ class Group:
             where = (place.queue_offsets, place.store_ms)
             ranges = self.replicator.propose(turn.now_ns, batch, *where, control=control_only, urgent=urgent, early=early)
         except LogFull:
-            self._log_full += 1
+            self.log_full += 1
             turn.full = control_only
             return None
         except NotLeader:
@@ -632,7 +634,7 @@ class Group:
         try:
             outcome = self.replicator.propose_members(turn.now_ns, change, place.queue_offsets, place.store_ms)
         except LogFull:
-            self._log_full += 1
+            self.log_full += 1
             turn.full = True
             return "the disk of the leader is full"
         except NotLeader:
@@ -779,8 +781,8 @@ class Group:
             self._wake_ns = self._due_ns = _NEVER_NS
             return
         turn.done += leader.due(now_ns) + pulls.due(now_ns)
-        if leader.serving and handovers.preference is not None:
-            handovers.prefer(now_ns, handovers.preference)
+        if leader.serving and handovers.looks:
+            handovers.look_for_leader(now_ns)
         if handovers.waiting:
             turn.done += handovers.look(now_ns)
         if turn.stalled:
@@ -800,7 +802,7 @@ class Group:
                 # Without space no change of members is tried, so its time would stay in the past.
                 wake_ns = min(wake_ns, retry_ns)
             quiet_ns = min(quiet_ns, due_ns)
-        if leader.serving and handovers.preference is not None:
+        if leader.serving and handovers.looks:
             quiet_ns = min(quiet_ns, handovers.again_ns)
         self._wake_ns = wake_ns
         self._due_ns = 0 if busy or pulled_ns == now_ns else min(quiet_ns, pulled_ns)
@@ -817,6 +819,22 @@ class Group:
             policies = {policy_of(self._policy, topic.durability) for topic in topics.values()}
             self._hold_calls = (topics, alone, alone or policies <= {FlushPolicy.DURABLE})
         return self._hold_calls[2]
+
+    def copies_needed(self, voters: int) -> int:
+        """How many of so many voters must store an entry before it counts."""
+        members = self.replicator.members
+        if members.rule is Rule.IN_SYNC:
+            return self._ha.minimum_of(members)
+        return voters if members.rule is Rule.ALL else majority(voters)
+
+    @property
+    def full_nodes(self) -> frozenset[str]:
+        """As `note_full` was told."""
+        return self._handovers.full
+
+    def note_full(self, nodes: frozenset[str]) -> None:
+        """The nodes, possibly this one, whose disks take no messages, as far as is known here: another replica should lead."""
+        self._handovers.note_full(nodes)
 
     def view(self) -> GroupView:
         """What outsiders may know of this group now."""
@@ -858,7 +876,7 @@ class Group:
             "time_epochs": len(self.machine.time_epochs.begins),
             "timers_pending": self.machine.timers.pending,
             **{f"timers_{name}": count for name, count in self.machine.timers.counts.items()},
-            "log_full": self._log_full,
+            "log_full": self.log_full,
             "dispatch_stalled": self.dispatch_stalled,
             "writes_refused": int(self.writes_refused and self.leader.term is not None),
             **self._ha_statistics(),

@@ -1,8 +1,9 @@
-"""Leadership handovers of one broker group: the callers that wait for them, and the rule for the preferred leader.
+"""Leadership handovers of one broker group: the callers that wait for them, and the rule who should lead.
 
-The replicator carries out a handover. The preferred leader gets leadership once it has kept up without a gap for `SETTLED_NS`, so that a
-node that has just come back has time to settle. It cannot flap: each time it loses leadership soon after a handover, it must keep up
-twice as long before the next one.
+The replicator carries out a handover. The preferred leader should lead; a replica whose disk is full should not while another one has room,
+because as leader it refuses every send. Whoever should lead gets leadership once it has kept up without a gap for `SETTLED_NS`, so that a
+node that has just come back has time to settle. Leadership cannot flap: each time it comes back soon after a handover, the next one waits
+twice as long, whatever the reason.
 """
 
 from __future__ import annotations
@@ -20,33 +21,27 @@ CALM_NS = 600 * SECOND
 """A later loss of leadership is not attributed to the handover."""
 PATIENCE_NS = 2 * SECOND
 LOOK_NS = SECOND // 20
-"""How often a leader looks whether the preferred leader keeps up, apart from turns in which it decides something anyway."""
+"""How often a leader looks whether another replica should lead, apart from turns in which it decides something anyway."""
 
 
 class Preference:
-    """When the preferred leader should lead. Asked at least every `LOOK_NS` on a serving leader that has turns; time is monotonic."""
+    """When another replica should lead. Asked at least every `LOOK_NS` on a serving leader that has turns; time is monotonic."""
 
-    def __init__(self, preferred: str) -> None:
-        self.preferred = preferred
+    def __init__(self) -> None:
         self.settled_ns = SETTLED_NS
+        self._wanted: str | None = None
         self._since_ns: int | None = None
         self._tried_ns: int | None = None
 
-    def due(self, now_ns: int, *, keeps_up: bool) -> bool:
-        """True once per period in which the preferred leader has kept up for long enough."""
-        if not keeps_up:
-            self._since_ns = None
-            return False
-        if self._since_ns is None:
-            self._since_ns = now_ns
-        if now_ns - self._since_ns < self.settled_ns:
+    def due(self, now_ns: int, wanted: str | None) -> bool:
+        """True once per period in which the same replica was wanted, and kept up, for long enough. None: there is none, another replica
+        leads, or a handover is under way; the observation begins anew."""
+        if wanted is None or wanted != self._wanted or self._since_ns is None:
+            self._wanted, self._since_ns = wanted, now_ns
+        if wanted is None or now_ns - self._since_ns < self.settled_ns:
             return False
         self._settle(now_ns)
         return True
-
-    def interrupted(self) -> None:
-        """Restart the observation: another replica leads, a handover is under way, or the preferred leader is not a voter."""
-        self._since_ns = None
 
     def _settle(self, now_ns: int) -> None:
         calm = self._tried_ns is None or now_ns - self._tried_ns >= CALM_NS + self.settled_ns
@@ -60,18 +55,29 @@ class Handovers:
     def __init__(self, node: str, replicator: Replicator, preferred: str | None) -> None:
         self._node = node
         self._replicator = replicator
-        self.preference = None if preferred is None or preferred == node else Preference(preferred)
+        self._preferred = preferred
+        self._preference = Preference()
+        self.full: frozenset[str] = frozenset()
+        """The nodes whose disks take no messages, as far as is known here."""
+        self.looks = False
+        """Whether a serving leader has to look from time to time who should lead."""
         self._led_term = -1
         self.again_ns = 0
-        """When a serving leader has to look at its preference again."""
+        """When it has to look again."""
         self.waiting: list[HandOver] = []
         """Calls that wait for the end of a handover."""
+        self.prefer(preferred)
 
-    def preferred(self, node: str | None) -> None:
+    def prefer(self, node: str | None) -> None:
         """Set the preferred leader from now on; None: no preference."""
-        wanted = None if node == self._node else node
-        if wanted != (None if self.preference is None else self.preference.preferred):
-            self.preference = None if wanted is None else Preference(wanted)
+        self._preferred = node
+        self.looks = node not in (None, self._node) or self._node in self.full
+
+    def note_full(self, nodes: frozenset[str]) -> None:
+        """Set `full` from now on."""
+        self._replicator.note_full(nodes)
+        self.full = nodes
+        self.prefer(self._preferred)
 
     def take(self, call: HandOver, now_ns: int, *, serving: bool) -> list[Done]:
         """Start a handover, or join the one under way. Returns the answers that need no waiting."""
@@ -118,12 +124,22 @@ class Handovers:
         """When the next caller has waited for long enough; only while a call waits."""
         return min([call.until_ns for call in self.waiting])
 
-    def prefer(self, now_ns: int, preference: Preference) -> None:
-        """On a serving leader: hand over to the preferred leader when that is due."""
+    def look_for_leader(self, now_ns: int) -> None:
+        """On a serving leader: hand over to the replica that should lead, when that is due."""
         replicator = self._replicator
         self.again_ns = now_ns + LOOK_NS
-        if replicator.handover is not None or replicator.term != self._led_term or preference.preferred not in replicator.members.voters:
-            self._led_term = replicator.term
-            preference.interrupted()
-        elif preference.due(now_ns, keeps_up=replicator.keeps_up(preference.preferred, now_ns)):
-            replicator.transfer(now_ns, preference.preferred, Cause.PREFERRED, PATIENCE_NS)
+        began, self._led_term = replicator.term != self._led_term, replicator.term
+        wanted = None if began or replicator.handover is not None else self._wanted(now_ns)
+        if self._preference.due(now_ns, wanted):
+            replicator.transfer(now_ns, wanted, Cause.PREFERRED, PATIENCE_NS)
+
+    def _wanted(self, now_ns: int) -> str | None:
+        """The voter that should lead instead of this one, and keeps up: the preferred leader or, if the disk here is full, any. Never one
+        whose disk is full."""
+        replicator, preferred, full = self._replicator, self._preferred, self.full
+        voters = replicator.members.voters
+        others = sorted(voters) if self._node in full else ()
+        for node in (preferred, *others):
+            if node in voters and node != self._node and node not in full and replicator.keeps_up(node, now_ns):
+                return node
+        return None

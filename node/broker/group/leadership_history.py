@@ -77,7 +77,7 @@ def words(reason: Reason) -> str:
         Cause.ELECTION_TIMEOUT: f"election timeout: not heard from {reason.peer} for {units.duration_words(reason.silent_ms)}",
         Cause.OPERATOR: "transfer asked by operator",
         Cause.PLANNED_STOP: f"planned stop of {reason.peer}",
-        Cause.PREFERRED: "preferred leader",
+        Cause.PREFERRED: "preferred leader, or the disk of the one before was full or its clock off (ledgermq status)",
         Cause.NO_MAJORITY: f"check-quorum: heard from too few others for {units.duration_words(reason.silent_ms)}",
         Cause.HIGHER_TERM: f"higher term from {reason.peer}",
         Cause.REMOVED: "the leader was removed from the voters",

@@ -91,6 +91,8 @@ class Overview:
             disk_used_bytes=used,
             disk_free_bytes=free,
         )
+        if self.storage is not None:
+            node.disk = self.storage.disk
         if self.clock is not None:
             standing = self.clock()
             node.clock, node.clock_offset_ms = standing.state.value, standing.offset_ms

@@ -18,8 +18,8 @@ QUIET_S = 600.0
 KINDS = ("log", "index", "consume-queue", "key-index", "state", "other")
 _REMEDY = {
     Level.WARN: "add space, or keep less: retention.hours, retention.max_bytes",
-    Level.DELETE: "log files go before their time; add space, or keep less",
-    Level.REFUSE: "clients' messages are refused; free space on this disk, see what keeps log files with: ledgermq why-kept",
+    Level.DELETE: "log files go before their time once the disks of a majority of a group's replicas are as full; add space, or keep less",
+    Level.REFUSE: "this node takes no messages, and leads only what no other node can lead; free space, and see: ledgermq why-kept",
 }
 
 log = get_logger()
@@ -34,6 +34,7 @@ class DiskWatch:
         self._directory = directory
         self._marks = marks
         self._said: dict[Level, float] = {}
+        self._former = Level.FINE
 
     def space(self) -> Space:
         """The present state of the file system. May be called from any thread."""
@@ -43,6 +44,9 @@ class DiskWatch:
         """Set the metric, and log a warning if it is due; returns the level."""
         level = self._marks.level(space.total, space.free)
         metrics.DISK_LEVEL.set(level)
+        former, self._former = self._former, level
+        if level < former is Level.REFUSE:
+            log.info("disk takes messages again", free_bytes=space.free, directory=self._directory)
         if level is not Level.FINE and now_s - self._said.get(level, -QUIET_S) >= QUIET_S:
             self._said[level] = now_s
             used = round((space.total - space.free) * 100 / space.total, 1)

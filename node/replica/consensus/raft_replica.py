@@ -388,6 +388,9 @@ class RaftReplica:
             return "no other voter of this group is there to take over"
         return self.core.transfer(successor, cause, now_ns, patience_ns)
 
+    def note_full(self, nodes: frozenset[str]) -> None:
+        self.core.note_full(nodes)
+
     def leave(self) -> None:
         self.core.leave()
 

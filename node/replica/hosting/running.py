@@ -127,6 +127,7 @@ class OpenReplica:
         self._objected: set[str] = set()
         self._snapshot_wanted = False
         self._stalls = 0
+        self._refusals, self._lacks_room = 0, False
         self._clean_again_ns = 0
         self._replay: tuple[Phases, int, int] | None = None
         """The phases of this start, the index up to which the log is replayed, and the time when the replay began."""
@@ -268,10 +269,22 @@ class OpenReplica:
             log.warning("reserve released", group=self.group.group, reason="the disk is full and messages could not be dispatched")
         self._stalls = stalls
 
-    def refuse_writes(self, refused: bool) -> bool:
-        """Set whether clients' messages are refused because a disk is too full. Returns whether this changed."""
-        former, self.group.writes_refused = self.group.writes_refused, refused
-        return former is not refused
+    def lacks_room(self, status: ReplicaStatus) -> bool:
+        """Whether the log was refused room since the last call or, if it was before, still has none for another file. `status` is the
+        present one."""
+        refusals = self.group.log_full + status.extra.get("refused-disk-full", 0)
+        self._lacks_room = refusals != self._refusals or (self._lacks_room and not self.store.log.has_room)
+        self._refusals = refusals
+        return self._lacks_room
+
+    def take_disks(self, full: frozenset[str], *, refused: bool) -> bool:
+        """Set which nodes say that their disks take no messages, and whether clients' messages are `refused` for that. Returns whether
+        either changed."""
+        group = self.group
+        if (former := group.full_nodes) != full:
+            group.note_full(full)
+        refused, group.writes_refused = group.writes_refused is not refused, refused
+        return refused or former != full
 
     def write_units(self, pos: int) -> bool:
         """Write some of the consume queue units in memory that belong to messages before `pos` of the log; True if none is left. Called

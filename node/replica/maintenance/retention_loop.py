@@ -10,6 +10,7 @@ file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import time
 import uuid
@@ -44,14 +45,18 @@ from ledgermq.node.replica.retention.retention_facts import (
 from ledgermq.node.replica.retention.retention_rules import (
     HOUR_MS,
     Facts,
+    Level,
     LogFile,
+    Need,
     Pin,
     Rules,
     Space,
     Verdict,
     Watermarks,
+    common_excess,
     decide,
     lowest,
+    need_of,
     refuses,
     trim_of,
 )
@@ -81,6 +86,10 @@ class Survey:
     leads: bool
     voters: tuple[str, ...]
     """The voters as of the applied index."""
+    needed: int
+    """How many of them must store an entry before it counts."""
+    lacks_room: bool
+    """The log here was refused room, and has none yet."""
     retained: Retained
     """A copy."""
     files: list[LogFile]
@@ -118,6 +127,10 @@ class Retainer:
         self._watch = DiskWatch(config.node, disk, str(config.data.absolute()), self._marks)
         self._patience_ms = int(own.follower_hours * HOUR_MS)
         self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._level = Level.FINE
+        self._full: dict[str, bool] = {}
+        """Broker group → whether this node said at the last check that its disk takes no messages."""
         self.disk_bytes: dict[str, dict[str, int]] = {}
         """Broker group → bytes on this disk by kind, as of the last check."""
         self.files_kept: dict[str, dict[str, int]] = {}
@@ -131,6 +144,15 @@ class Retainer:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def hurry(self) -> None:
+        """Check all groups at once: one has a new leader here, which has to learn whose disks are full before it hands leadership on."""
+        self._hurry.set()
+
+    @property
+    def disk(self) -> str:
+        """The state of this node's disk as of the last check: fine, warn, delete or full."""
+        return "full" if self._level is Level.REFUSE or any(self._full.get(group) for group in self._hosted) else self._level.name.lower()
 
     async def _work(self) -> None:
         while True:
@@ -148,7 +170,10 @@ class Retainer:
                     log.info("retention check ended early", group=group, reason=str(error))
                 except Exception:  # one failed check must not end all later ones; it decided nothing
                     log.exception("retention check failed", group=group)
-            await asyncio.sleep(self._config.retention.check_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.retention.check_ms / 1000):
+                    await self._hurry.wait()
+            self._hurry.clear()
 
     # -- one check
 
@@ -156,20 +181,53 @@ class Retainer:
         """Check one group; its leader also proposes a trim of the files that may go. Raises LedgerError."""
         survey = await self._survey(group)
         space = await asyncio.to_thread(self._watch.space)
-        self._watch.warn(space, time.monotonic())
+        self._level = self._watch.warn(space, time.monotonic())
         await self._measure(group, space)
         replies = await self._ask_all(group, survey) if survey.leads else {}
-        others = [Space(node, reply.disk_total_bytes, reply.disk_free_bytes) for node, reply in replies.items()]
-        full = refuses(self._marks, space, others, max(1, len(survey.voters)))
-        if await self._engine.run(group, lambda hosted: hosted.refuse_writes(full)):
-            # Calls that are held behind a batch that no majority can store are refused in a turn.
-            self._engine.wake(group)
+        needs = self._needs(group, survey, space, replies)
+        self._full[group] = needs[self._config.node].full
+        await self._tell(group, survey, needs)
         if not survey.leads:
             self._publish(group, [])
             return
-        verdicts = await self._verdicts(group, survey, [space, *others] if not _pending(survey, replies) else [])
+        verdicts = await self._verdicts(group, survey, 0 if _pending(survey, replies) else _excess(survey, needs))
         self._publish(group, verdicts)
         await self._trim(group, survey, verdicts)
+
+    async def _tell(self, group: str, survey: Survey, needs: Mapping[str, Need]) -> None:
+        """Tell the group which disks are full."""
+        full = frozenset(node for node, need in needs.items() if need.full)
+        others = [need for node, need in needs.items() if node != self._config.node]
+        refused = refuses(needs[self._config.node], others, max(1, len(survey.voters)), survey.needed)
+        if not await self._engine.run(group, lambda hosted: hosted.take_disks(full, refused=refused)):
+            return
+        # Calls that are held behind a batch that no majority can store are refused in a turn.
+        self._engine.wake(group)
+        if full:
+            what = "sends are refused here" if refused and survey.leads else "sends go on, and none of these nodes is to lead"
+            log.warning("disks take no messages", group=group, nodes=sorted(full), consequence=what, remedy="free space on these nodes")
+        else:
+            log.info("all disks take messages again", group=group)
+
+    def _needs(self, group: str, survey: Survey, space: Space, replies: Mapping[str, peer_pb2.StorageReply]) -> dict[str, Need]:
+        """What this node and those that answered say about their disks."""
+        own = {self._config.node: self._own_need(group, survey, space)}
+        return own | {node: self._need_told(node, reply) for node, reply in replies.items()}
+
+    def _own_need(self, group: str, survey: Survey, space: Space) -> Need:
+        sizes = {name: sum(self.disk_bytes.get(name, {}).values()) for name in self._hosted}
+        running = [name for name, hosted in self._hosted.items() if hosted.state is State.RUNNING]
+        # Until all were measured once, no group's share is known.
+        own_bytes = sum(sizes.values()) if all(name in self.disk_bytes for name in running) else 0
+        return need_of(self._marks, space, sizes[group], own_bytes, lacks_room=survey.lacks_room)
+
+    def _need_told(self, node: str, reply: peer_pb2.StorageReply) -> Need:
+        """A program that says nothing of its own leaves the judgement to the leader, by the leader's watermarks."""
+        if reply.HasField("full"):
+            return Need(reply.full, reply.wanted_bytes)
+        space = Space(node, reply.disk_total_bytes, reply.disk_free_bytes)
+        level = self._marks.level(space.total, space.free)
+        return Need(level is Level.REFUSE, self._marks.excess(space.total, space.free))
 
     async def _survey(self, group: str) -> Survey:
         node = self._config.node
@@ -190,6 +248,8 @@ class Retainer:
             return Survey(
                 leads=hosted.group.leader.serving,
                 voters=voters,
+                needed=hosted.group.copies_needed(max(1, len(voters))),
+                lacks_room=hosted.lacks_room(status),
                 retained=copy.copy(hosted.machine.retained),
                 files=hosted.files.files(),
                 pins=pins,
@@ -211,6 +271,8 @@ class Retainer:
         used = self.disk_bytes[group] = await asyncio.to_thread(used_by_kind, running.store.root)
         for kind, size in used.items():
             metrics.DISK_BYTES.labels(group, kind).set(size)
+        own = sum(sum(kinds.values()) for name, kinds in self.disk_bytes.items() if name in self._hosted)
+        metrics.DISK_OTHER_BYTES.set(max(0, space.total - space.free - own))
         if self._marks.excess(space.total, space.free) == 0:
             try:
                 await asyncio.to_thread(running.reserve.fill)
@@ -235,12 +297,12 @@ class Retainer:
             # The node is unreachable or has another version: this check goes on without it, and the node pins files as a follower.
             return None
 
-    async def _verdicts(self, group: str, survey: Survey, spaces: Sequence[Space]) -> list[Verdict]:
+    async def _verdicts(self, group: str, survey: Survey, excess: int) -> list[Verdict]:
         pins = list(survey.pins)
         if not self._config.retention.of(group).ignore_groups:
             for at in range(0, len(survey.keys), KEYS_A_STEP):
                 pins += await self._engine.run(group, _pins_of(survey.keys[at : at + KEYS_A_STEP]))
-        facts = Facts(self._now_ms(), survey.files, lowest(pins), spaces, frozenset(survey.retained.seals))
+        facts = Facts(self._now_ms(), survey.files, lowest(pins), excess, frozenset(survey.retained.seals))
         return decide(self._rules(group), facts)
 
     async def _trim(self, group: str, survey: Survey, verdicts: Sequence[Verdict]) -> None:
@@ -260,7 +322,7 @@ class Retainer:
     def _rules(self, group: str) -> Rules:
         limits = self._config.retention.of(group)
         assert limits.hours is not None and limits.max_bytes is not None
-        return Rules(int(limits.hours * HOUR_MS), limits.max_bytes, self._marks)
+        return Rules(int(limits.hours * HOUR_MS), limits.max_bytes)
 
     def _publish(self, group: str, verdicts: Sequence[Verdict]) -> None:
         counts = Counter(kind for verdict in verdicts if verdict.due for kind in {pin.kind for pin in verdict.pins})
@@ -281,6 +343,8 @@ class Retainer:
                 raise CallRefused(Refused("not-leader", detail=error.message)) from error
             space = await asyncio.to_thread(self._watch.space)
             reply.disk_total_bytes, reply.disk_free_bytes = space.total, space.free
+            need = self._own_need(question.broker_group, survey, space)
+            reply.full, reply.wanted_bytes = need.full, need.wanted
             reply.begin_index, reply.decided_begin_index = survey.disk_begin, survey.retained.begin_index
             reply.snapshot_index = survey.snapshot_index
             if survey.waits_for is not None:
@@ -332,8 +396,12 @@ class Retainer:
         """Answer the query on the node that leads the group. Raises LedgerError."""
         group = request.broker_group
         survey = await self._survey(group)
-        verdicts = await self._verdicts(group, survey, [await asyncio.to_thread(self._watch.space)])
-        found = why(request.base, self._hosted[group].running.store.identity.data_file_bytes, survey.retained, verdicts, self._rules(group))
+        space, replies = await asyncio.to_thread(self._watch.space), await self._ask_all(group, survey)
+        needs = self._needs(group, survey, space, replies)
+        short = [] if (excess := _excess(survey, needs)) else sorted(node for node, need in needs.items() if need.wanted)
+        verdicts, rules = await self._verdicts(group, survey, excess), self._rules(group)
+        file_bytes = self._hosted[group].running.store.identity.data_file_bytes
+        found = why(request.base, file_bytes, survey.retained, verdicts, rules, short)
         if request.HasField("node") and found.reason == "trimmed":
             found = await self._still_there(group, request.node, survey.retained, found)
         return admin_pb2.WhyKeptResponse(answer=found.answer, reason=found.reason, evidence=found.evidence)
@@ -352,6 +420,10 @@ class Retainer:
 
 def _pins_of(keys: Sequence[QueueKey]) -> Callable[[OpenReplica], list[Pin]]:
     return lambda hosted: list(consumer_pins(hosted.machine, keys))
+
+
+def _excess(survey: Survey, needs: Mapping[str, Need]) -> int:
+    return common_excess(list(needs.values()), max(1, len(survey.voters)))
 
 
 def _pending(survey: Survey, replies: Mapping[str, peer_pb2.StorageReply]) -> bool:

@@ -1,9 +1,10 @@
 """Decides which files of a broker group's log may go, which are kept, and why. Pure: it reads no clock, disk or log.
 
-A file is *due* if it is too old, if the sealed files together are too large, or if a disk is nearly full; the cause becomes the reason in
-the trim record. A due file stays while a pin needs it. Some laws hold for all facts: only sealed files go, oldest first, without a gap; the
-last file never goes; a pinned file never goes, however full the disk is. Only the pins of followers and observers give way, to a full disk
-and to a time limit: what they then lack they get as files.
+A file is *due* if it is too old, if the sealed files together are too large, or if the disks of a majority of the replicas are nearly full
+because of the log; the cause becomes the reason in the trim record. Replicas hold the same bytes, so what a log fills shows on most of its
+disks: a node alone asks for help by its `Need`, and decides nothing about the data of all. A due file stays while a pin needs it. Some
+laws hold for all facts: only sealed files go, oldest first, without a gap; the last file never goes; a pinned file never goes, however full
+the disks are. Only the pins of followers and observers give way, to full disks and to a time limit: what they then lack they get as files.
 """
 
 from __future__ import annotations
@@ -72,12 +73,21 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
+class Need:
+    """What a replica says about the disk under it."""
+
+    full: bool = False
+    """It takes no messages of clients."""
+    wanted: int = 0
+    """How many bytes of this broker group's log have to go before the disk is below its delete watermark."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The configured limits for one broker group. 0 means no limit."""
 
     max_age_ms: int = 72 * HOUR_MS
     max_bytes: int = 0
-    marks: Watermarks = Watermarks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +134,9 @@ class Facts:
     files: Sequence[LogFile]
     """Ascending, from the begin of the log to the active file."""
     pins: Sequence[Pin]
-    spaces: Sequence[Space] = ()
-    """The file systems of all replicas that reported. Empty while some replica still carries out an earlier trim, because the space it
-    will free is unknown."""
+    excess: int = 0
+    """`common_excess` of the voters' needs; 0 while some replica still carries out an earlier trim, because the space it will free is
+    unknown."""
     sealed_digests: frozenset[int] = frozenset()
     """Bases of the files whose digest is recorded."""
 
@@ -151,7 +161,7 @@ def decide(rules: Rules, facts: Facts) -> list[Verdict]:
     """A verdict for every file, ascending. All files behind one that stays, stay."""
     verdicts: list[Verdict] = []
     sealed_bytes = sum(file.size for file in facts.files if file.sealed)
-    excess = max((rules.marks.excess(space.total, space.free) for space in facts.spaces), default=0)
+    excess = facts.excess
     kept: LogFile | None = None
     for file in facts.files:
         due = _due(rules, facts.now_ms, file, sealed_bytes, excess)
@@ -176,7 +186,7 @@ def decide(rules: Rules, facts: Facts) -> list[Verdict]:
 def _giving_way(pin: Pin, excess: int) -> Pin:
     """A follower that lacks entries can get them as files, while a full disk has no other source of space."""
     gives_way = pin.kind in (FOLLOWER, OBSERVER) and excess > 0
-    return replace(pin, waived="the disk of a replica is nearly full") if gives_way else pin
+    return replace(pin, waived="the disks of a majority of the replicas are nearly full") if gives_way else pin
 
 
 def lowest(pins: Sequence[Pin]) -> list[Pin]:
@@ -220,10 +230,25 @@ def trim_of(verdicts: Sequence[Verdict], digests: dict[int, str], *, stored: boo
     )
 
 
-def refuses(marks: Watermarks, own: Space, others: Sequence[Space], voters: int) -> bool:
-    """Whether a leader refuses clients' messages: its own disk is too full, or fewer than a majority of the replicas have space."""
-    full = [space for space in others if marks.level(space.total, space.free) is Level.REFUSE]
-    return marks.level(own.total, own.free) is Level.REFUSE or voters - len(full) < voters // 2 + 1
+def need_of(marks: Watermarks, space: Space, group_bytes: int, own_bytes: int, *, lacks_room: bool = False) -> Need:
+    """What the replica of a group that has `group_bytes` on this disk says about it, if all groups of the node together have `own_bytes`.
+    Each group gives its share of what has to go. If that is more than all of them have, they did not fill the disk and removing their files
+    would not help: an operator has to. `lacks_room`: the log was refused room, whatever the watermarks say."""
+    level, excess = marks.level(space.total, space.free), marks.excess(space.total, space.free)
+    wanted = -(-excess * group_bytes // own_bytes) if 0 < excess <= own_bytes else 0
+    return Need(lacks_room or level is Level.REFUSE, wanted)
+
+
+def common_excess(needs: Sequence[Need], voters: int) -> int:
+    """How many bytes a majority of the voters wants gone. A voter that is not among `needs` wants nothing."""
+    wanted = sorted((need.wanted for need in needs), reverse=True)
+    return wanted[voters // 2] if len(wanted) > voters // 2 else 0
+
+
+def refuses(own: Need, others: Sequence[Need], voters: int, needed: int) -> bool:
+    """Whether a leader refuses clients' messages: its own disk is full, or so many others are that fewer than the `needed` voters could
+    store anything."""
+    return own.full or voters - sum(need.full for need in others) < needed
 
 
 def agreed(reports: dict[str, str], voters: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:

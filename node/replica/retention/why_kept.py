@@ -15,11 +15,12 @@ from ledgermq.node.replica.retention.retention_rules import DISK, NOT_DUE, SIZE,
 from ledgermq.proto import units
 
 _DUE = {TIME: "its last message is older than the configured age", SIZE: "the sealed files are together larger than configured"}
-_DUE[DISK] = "the disk of a replica is nearly full"
+_DUE[DISK] = "the disks of a majority of the replicas are nearly full"
 
 
-def why(base: int, file_bytes: int, retained: Retained, verdicts: Sequence[Verdict], rules: Rules) -> Why:
-    """Explain the file named `base` in a log with files of `file_bytes` bytes."""
+def why(base: int, file_bytes: int, retained: Retained, verdicts: Sequence[Verdict], rules: Rules, short: Sequence[str] = ()) -> Why:
+    """Explain the file named `base` in a log with files of `file_bytes` bytes. `short`: nodes whose disks are nearly full while those of a
+    majority are not."""
     name = f"{base:020d}"
     if base < 0 or base % file_bytes:
         return Why(f"No file of this log can be named {name}.", "missing", (f"files of this log have {file_bytes} bytes each",))
@@ -30,7 +31,7 @@ def why(base: int, file_bytes: int, retained: Retained, verdicts: Sequence[Verdi
         end = verdicts[-1].file if verdicts else None
         known = () if end is None else (f"the last file is {end.base:020d}; the log ends at position {end.end_pos}",)
         return Why(f"The file {name} does not exist and never did: the log has not grown that far.", "missing", known)
-    return _kept(name, verdict, retained, rules)
+    return _kept(name, verdict, retained, rules, short)
 
 
 def _gone(base: int, name: str, retained: Retained) -> Why:
@@ -52,7 +53,7 @@ def _digest(retained: Retained) -> str:
     return f"digest over all trim records: {retained.trim_digest}"
 
 
-def _kept(name: str, verdict: Verdict, retained: Retained, rules: Rules) -> Why:
+def _kept(name: str, verdict: Verdict, retained: Retained, rules: Rules, short: Sequence[str]) -> Why:
     file = verdict.file
     seal = retained.seals.get(file.base)
     evidence = [f"entries {file.first_index} to {file.last_index}, last message stored at {_time(file.last_store_ms)}"]
@@ -64,6 +65,9 @@ def _kept(name: str, verdict: Verdict, retained: Retained, rules: Rules) -> Why:
         return Why(f"The file {name} is kept because it is not complete yet.", "active", tuple(evidence))
     if verdict.due == NOT_DUE:
         evidence.append(_limits(file.last_store_ms, rules))
+        if short:
+            what = f"nearly full: {', '.join(short)}, less than a majority of the replicas; free space there"
+            evidence.append(f"no file goes for the disks of a minority ({what})")
         return Why(f"The file {name} is kept because no configured limit requires its removal yet.", "young", tuple(evidence))
     evidence.append(f"due: {_DUE[verdict.due]}")
     if verdict.goes:
