@@ -142,7 +142,7 @@ def _done(facts: Facts) -> tuple[str, str]:
         by = f" by client {given.client} (attempt {given.attempt})" if given is not None else ""
         return f"{name} was delivered to {group} and acknowledged{by}.", "acknowledged"
     if last.kind == "passed-over":
-        return f"{name} was skipped: it did not match the filter of a receive of {group}.", "filtered"
+        return f"{name} was skipped by {group}: {last.detail}.", "filtered"
     if last.kind == "dead-lettered":
         return f"{name} is a dead letter of {group}: {last.detail}.", "dead-lettered"
     if last.kind == "reset":
