@@ -169,14 +169,14 @@ def _last_lease(machine: Any, topic: str, offset: int) -> int:
 
 
 def _attempts(reader: Any, key: QueueKey, leases: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Which attempt each lease was, given as (offset, lease number), by offset. Without those that retention removed just now, and those that
-    were changed more often than `CHANGES_MAX` times."""
+    """Which attempt each lease was, given as (offset, lease number), by offset. Without those that retention removed just now, and those
+    that were changed more often than `CHANGES_MAX` times."""
     return {offset: attempt for offset, lease in leases if (attempt := _attempt(reader, key, offset, lease))}
 
 
 def _attempt(reader: Any, key: QueueKey, offset: int, lease: int) -> int:
-    """A lease number is the index of a record: of the `lease` record, which has the attempt, or of a `change`, which has the lease before it.
-    So all of them are behind the letter in the log. 0: unknown."""
+    """A lease number is the index of a record: of the `lease` record, which has the attempt, or of a `change`, which has the lease before
+    it. So all of them are behind the letter in the log. 0: unknown."""
     for _ in range(CHANGES_MAX):
         piece = reader.read(lease, 1)
         if piece is None:

@@ -387,7 +387,9 @@ def _look_up(
 
 def _waits(record: Record, topic: str, machine: Any) -> bool:
     """Whether a delayed message is still to be delivered to this topic."""
-    return parse(record.properties).get(REAL_TOPIC) == topic and machine.delayed_state(record.queue_offset, record.properties)[0] == "delayed"
+    if parse(record.properties).get(REAL_TOPIC) != topic:
+        return False
+    return bool(machine.delayed_state(record.queue_offset, record.properties)[0] == "delayed")
 
 
 def _is_wanted(query: peer_pb2.GroupQuery, fields: Fields) -> bool:
