@@ -116,7 +116,8 @@ def dlq_list(
     """Count the dead letters of every consumer group, or list those of one group: oldest first within each broker group.
 
     States: waiting, it can be resent; orphaned, it cannot, because the original message or the position of the consumer group is gone;
-    resent and purged, only with --settled. Retention removes dead letters like other messages.
+    resent and purged, only with --settled. Tries: how often the group itself received the letter from its dead-letter topic and did not
+    acknowledge it, as far as the cluster remembers. Retention removes dead letters like other messages.
 
     \b
     Examples:
@@ -138,8 +139,9 @@ def dlq_list(
         else:
             rows.append(_row(letter, exact))
     if not as_json:
-        columns = ["message id", "state", "given up", "topic", "queue", "offset", "broker group", "letter", "bytes" if exact else "size"]
-        render.print_table(f"dead letters of {stored_name(namespace, group_name)}", columns, rows)
+        columns = ["message id", "state", "given up", "topic", "queue", "offset", "broker group", "letter", "tries"]
+        title = f"dead letters of {stored_name(namespace, group_name)}"
+        render.print_table(title, [*columns, "bytes" if exact else "size"], rows)
 
 
 @dlq.command("show")
@@ -167,7 +169,7 @@ def dlq_show(connection: Connection, message_id: str, group_name: str, namespace
             render.print_json(**fields)
             continue
         render.message_text(letter.message)
-        for name in ("message_id", "state", "topic", "queue", "offset", "client", "broker_group", "letter"):
+        for name in ("message_id", "state", "topic", "queue", "offset", "client", "broker_group", "letter", "tries"):
             print(f"  {name}: {'-' if fields[name] is None else fields[name]}")
         for name in ("keys", "message_group", "properties"):
             print(f"  {name}: {fields['message'][name] or '-'}")
@@ -351,6 +353,7 @@ def _as_json(letter: pb.DeadLetter) -> dict[str, Any]:
         "client": letter.client or None,
         "broker_group": letter.message.broker_group,
         "letter": letter.message.offset,
+        "tries": letter.tries,
         "bytes": letter.body_bytes,
     }
 
@@ -358,7 +361,7 @@ def _as_json(letter: pb.DeadLetter) -> dict[str, Any]:
 def _row(letter: pb.DeadLetter, exact: bool) -> list[Any]:
     fields = _as_json(letter)
     given_up = render.moment(letter.message.store_ms)
-    names = ("topic", "queue", "offset", "broker_group", "letter")
+    names = ("topic", "queue", "offset", "broker_group", "letter", "tries")
     places = ("-" if fields[name] is None else fields[name] for name in names)
     return [fields["message_id"] or "-", letter.state, given_up, *places, render.size(letter.body_bytes, exact)]
 

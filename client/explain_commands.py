@@ -40,8 +40,8 @@ def why_not_delivered(
     \b
     Reasons (--json): acknowledged, leased, visible-again, too-large (for its client), ready, store-away (only the object store has it),
     no-consumer, ordered (an earlier message of its message group comes first), delayed, half (its transaction is undecided), rolled-back,
-    recalled, filtered, skipped (by a reset), dead-lettered, unread (the group never asked), done (how is no longer known), expired,
-    not-found.
+    recalled, filtered, skipped (by a reset), dead-lettered, unread (the group never asked), done (how is no longer known), deleted (with
+    its topic), expired, not-found.
 
     Exit status: 0 answered; 4 no message has the id.
     """

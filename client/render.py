@@ -18,6 +18,7 @@ from rich.table import Table
 
 from ledgermq.proto import admin_pb2, messaging_pb2, units
 from ledgermq.proto.group_config import backoff_words
+from ledgermq.proto.properties import MESSAGE_GROUP, TRANSACTION_ID
 from ledgermq.proto.types import Backoff
 from ledgermq.proto.workers import node_of, number_of
 
@@ -399,8 +400,9 @@ def peeked_json(message: admin_pb2.PeekedMessage) -> dict[str, Any]:
 
 
 def received_json(message: messaging_pb2.Message) -> dict[str, Any]:
-    """One line of `consume --json`."""
+    """One line of `consume --json`. Its properties are those that the sender set, so that `send --file` takes it."""
     system = message.system_properties
+    repeated = ((MESSAGE_GROUP, system.message_group), (TRANSACTION_ID, system.message_id))
     return {
         "message_id": system.message_id,
         "topic": message.topic.name,
@@ -409,7 +411,7 @@ def received_json(message: messaging_pb2.Message) -> dict[str, Any]:
         "tag": known(system, "tag"),
         "keys": list(system.keys),
         "message_group": known(system, "message_group"),
-        "properties": dict(message.user_properties),
+        "properties": {name: value for name, value in message.user_properties.items() if (name, value) not in repeated},
         **body_fields(message.body),
         "attempt": known(system, "delivery_attempt"),
         "born_ms": system.born_timestamp.ToMilliseconds() if system.HasField("born_timestamp") else None,

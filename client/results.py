@@ -370,6 +370,8 @@ class DeadLetter:
     client: str | None
     """The client of a broadcasting group that gave it up."""
     body_bytes: int
+    tries: int
+    """How often the group itself received it from the dead-letter topic and did not acknowledge it, as far as the cluster remembers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -694,7 +694,7 @@ class ListDeadLettersResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., next: _Optional[bytes] = ..., lagging: _Optional[_Iterable[_Union[IndexProgress, _Mapping]]] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
-    __slots__ = ("message", "state", "topic", "group_queue", "offset", "client", "body_bytes")
+    __slots__ = ("message", "state", "topic", "group_queue", "offset", "client", "body_bytes", "tries")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -702,6 +702,7 @@ class DeadLetter(_message.Message):
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     BODY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TRIES_FIELD_NUMBER: _ClassVar[int]
     message: PeekedMessage
     state: str
     topic: Name
@@ -709,7 +710,8 @@ class DeadLetter(_message.Message):
     offset: int
     client: str
     body_bytes: int
-    def __init__(self, message: _Optional[_Union[PeekedMessage, _Mapping]] = ..., state: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., group_queue: _Optional[int] = ..., offset: _Optional[int] = ..., client: _Optional[str] = ..., body_bytes: _Optional[int] = ...) -> None: ...
+    tries: int
+    def __init__(self, message: _Optional[_Union[PeekedMessage, _Mapping]] = ..., state: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., group_queue: _Optional[int] = ..., offset: _Optional[int] = ..., client: _Optional[str] = ..., body_bytes: _Optional[int] = ..., tries: _Optional[int] = ...) -> None: ...
 
 class CountDeadLettersRequest(_message.Message):
     __slots__ = ("group",)

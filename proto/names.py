@@ -89,6 +89,11 @@ def is_system_topic(name: str) -> bool:
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
+def is_system_name(name: str) -> bool:
+    """Whether a name of something that is no topic could be taken for a topic or a consumer group of the system."""
+    return is_system_topic(name) or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
 def is_dead_letter_topic(name: str) -> bool:
     """Whether it is the dead-letter topic of a consumer group. Takes a plain or a stored name."""
     return name.rpartition(SEPARATOR)[2].startswith(DLQ_PREFIX)

@@ -21,6 +21,8 @@ TAG = "TAGS"
 KEYS = "KEYS"
 EXACT_KEYS = "__LMQ.KEYS"
 MESSAGE_GROUP = "__SHARDINGKEY"
+TRANSACTION_ID = "__transactionId__"
+"""Only in delivered messages: RocketMQ stores the message id under this name too."""
 TRACE_CONTEXT = "TRACE_CONTEXT"
 TRACEPARENT = "traceparent"
 """The user property in which OpenTelemetry's instrumentations put the trace context of a message."""
@@ -254,9 +256,15 @@ def _is_ours(name: str) -> bool:
 
 
 def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
-    """Write the property string's content into a message to deliver: user properties, ids, tag, keys, group, encoding, type."""
+    """Write the property string's content into a message to deliver: user properties, ids, tag, keys, group, encoding, type. As in RocketMQ
+    the message group, and the id of a message that was sent in a transaction, are among the user properties too, unless its sender set
+    properties of these names."""
     fields = decode(data)
     system = message.system_properties
+    if fields.message_group is not None:
+        message.user_properties[MESSAGE_GROUP] = fields.message_group
+    if fields.transaction and fields.message_id is not None:
+        message.user_properties[TRANSACTION_ID] = fields.message_id
     if fields.user:
         message.user_properties.update(fields.user)
     if fields.message_id is not None:

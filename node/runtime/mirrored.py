@@ -131,6 +131,11 @@ STATISTICS = {
     "duplicates": _statistic(
         "counter", "duplicates_total", "Messages not stored again because their id is in the topic's deduplication window."
     ),
+    "letters_ended": _statistic(
+        "counter",
+        "dead_letters_ended_total",
+        "Dead letters that their own consumer group gave up in its dead-letter topic, where they stay.",
+    ),
     "letters_purged": _statistic("counter", "dead_letters_purged_total", "Dead letters purged by an operator."),
     "letters_resent": _statistic("counter", "dead_letters_resent_total", "Dead letters resent to their consumer group by an operator."),
     "messages_recalled": _statistic("counter", "messages_recalled_total", "Delayed messages recalled before their time."),

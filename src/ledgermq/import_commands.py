@@ -20,6 +20,7 @@ from ledgermq.importing import Imported, Place, Target, begin_aside, carry_out, 
 from ledgermq.node.process.commands import Size
 from ledgermq.node.process.local import DEFAULT_GROUP, DEFAULT_LOG_FILE_BYTES, LocalCluster, config_of
 from ledgermq.node.runtime.config_loading import load
+from ledgermq.proto.names import is_system_name
 from ledgermq.proto.units import size_words
 from ledgermq.storage.backup_manifest import BadCopy, Refused
 from ledgermq.storage.commands import ProgressLine, allow_open_files
@@ -205,6 +206,8 @@ def _configured(files: Sequence[Path], group: str | None) -> Target:
     chosen = group or (names[0] if len(names) == 1 else None)
     if chosen not in names:
         raise Refused(f"the cluster has the broker groups {', '.join(names)}", "choose one of them with --group")
+    if is_system_name(chosen):
+        raise Refused(f"the broker group name {chosen!r} is reserved", "choose another name in the configuration")
     wanted = next(known for known in first.cluster.groups if known.name == chosen)
     if wanted.replication != "raft":
         remedy = "import with replication: raft, and change the group afterwards with `ledgermq replication`"

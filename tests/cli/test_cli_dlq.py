@@ -80,7 +80,7 @@ def test_list_of_a_group_reads_page_by_page(node: FakeNode, run: Run) -> None:
     assert code == 0 and [line["letter"] for line in lines] == [0, 1, 2]
     assert lines[0] == {
         "v": 1, "message_id": "id-0", "state": "waiting", "given_up_ms": NOW, "topic": "orders", "queue": 2, "offset": 100,
-        "client": None, "broker_group": "g1", "letter": 0, "bytes": 3,
+        "client": None, "broker_group": "g1", "letter": 0, "tries": 0, "bytes": 3,
     }  # fmt: skip
     assert (lines[1]["topic"], lines[1]["queue"], lines[1]["offset"]) == (None, None, None)
     asked = node.requests["ListDeadLetters"]

@@ -145,7 +145,7 @@ def test_a_peeked_message() -> None:
 
 def test_a_received_message() -> None:
     """The same keys; absent times are null, the attempt is the server's."""
-    message = messaging_pb2.Message(body=b"\xff", user_properties={"p": "1"})
+    message = messaging_pb2.Message(body=b"\xff", user_properties={"p": "1", "__SHARDINGKEY": "g", "__transactionId__": "ID"})
     message.topic.name = "t"
     system = message.system_properties
     system.message_id, system.queue_id, system.queue_offset, system.delivery_attempt = "ID", 3, 0, 2
@@ -156,6 +156,7 @@ def test_a_received_message() -> None:
     assert list(found) == [key if key != "body" else "body_base64" for key in MESSAGE_KEYS]
     assert (found["offset"], found["attempt"], found["tag"], found["message_group"]) == (0, 2, "a", "g")
     assert (found["born_ms"], found["store_ms"]) == (None, 1_700_000_000_123)
+    assert found["properties"] == {"p": "1"}, "the message group and the id have keys of their own"
 
 
 def test_a_topic_in_detail() -> None:

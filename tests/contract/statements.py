@@ -32,8 +32,8 @@ The client contract of RocketMQ 5 in a hundred numbered statements, and the test
 
 *How*: `Python`, `Node`, `Java`, `Go` are the unmodified official clients against three real nodes; `calls` are calls made by hand, as the
 contract says that clients make them, through the same service; `core` is a broker group's own logic on virtual time. Go, and what waits for
-minutes, runs in `make soak`. Rust, C# and C++ clients are covered by calls only. Where ledgermq-native is installed, `make verify` runs
-these tests twice: against nodes with the compiled gRPC server, and with the Python one.
+minutes, runs in `make soak`. No test runs the clients for Rust, C#, C++ and Spring: calls cover them. Where ledgermq-native is installed,
+`make verify` runs these tests twice: against nodes with the compiled gRPC server, and with the Python one.
 
 What is shown with the Python client is run again in `make soak` while the leader is killed every five seconds
 (`tests/soak/test_soak_kills.py`); `tests/soak/killed_cluster.py` says which tests are left out, and why: those that judge times, and those

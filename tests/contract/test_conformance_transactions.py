@@ -80,6 +80,7 @@ async def test_statement_087_visible_after_the_commit_with_the_id_of_the_receipt
         system = got.system_properties
         assert (got.body, system.message_id, system.tag, list(system.keys)) == (b"order", entry.message_id, "blue", ["k"])
         assert system.message_type == pb.TRANSACTION and system.delivery_attempt == 1
+        assert dict(got.user_properties) == {"__transactionId__": entry.message_id}
         assert await server.raw.ack(got) == pb.OK
 
 

@@ -150,6 +150,7 @@ async def test_statement_063_a_change_replaces_the_handle(server: Backend) -> No
     assert await server.raw.ack(got) == pb.INVALID_RECEIPT_HANDLE
     refused = await server.raw.change(got, 15)
     assert (refused.status.code, refused.receipt_handle) == (pb.INVALID_RECEIPT_HANDLE, old)
+    assert refused.status.message.startswith("INVALID_RECEIPT_HANDLE: the lease of this receipt handle")
     server.pass_time(14.999)
     assert (await server.raw.receive()).status.code == pb.MESSAGE_NOT_FOUND
     got.system_properties.receipt_handle = response.receipt_handle
@@ -163,7 +164,9 @@ async def test_statement_064_changes_to_nothing_and_beyond(server: Backend) -> N
     """0 is visible at once with the next attempt; less than 0 and more than 12 h are 40011."""
     got = await one(server)
     for seconds in (-1, -0.001, 13 * 3600, 12 * 3600 + 0.001):
-        assert (await server.raw.change(got, seconds)).status.code == pb.ILLEGAL_INVISIBLE_TIME, seconds
+        status = (await server.raw.change(got, seconds)).status
+        assert status.code == pb.ILLEGAL_INVISIBLE_TIME, seconds
+        assert "the invisibleTime is too " + ("small. min is 0" if seconds < 0 else "large. max is 43200000") in status.message
     without = pb.ChangeInvisibleDurationRequest(group=pb.Resource(name="G"), topic=got.topic)
     without.receipt_handle = got.system_properties.receipt_handle
     assert (await server.raw.unary("ChangeInvisibleDuration", without)).status.code == pb.ILLEGAL_INVISIBLE_TIME

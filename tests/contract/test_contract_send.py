@@ -294,7 +294,7 @@ async def test_acknowledgement_from_memory_says_so_on_every_node(server: Backend
             assert (await call).status.code == pb.OK
             assert ("x-ledgermq-durability", expected) in list(await call.trailing_metadata() or ())
     (got, *_) = (await server.raw.receive("hybrid")).messages
-    assert got.system_properties.priority == 3 and not got.user_properties
+    assert got.system_properties.priority == 3 and dict(got.user_properties) == {"__SHARDINGKEY": "g"}
 
 
 @contract()

@@ -34,7 +34,7 @@ CALM = {
 """What each must have printed at least; that it ends with status 0 is what it asserts itself."""
 LITE_RACE = "LiteSubscriptionQuotaExceededException"
 """Lite consumers of this client do not wait for their Settings: one that subscribes too early has a quota of 0."""
-CHANGE_IN_DOUBT = "40013, the lease of this receipt handle has expired, was replaced or is acknowledged already"
+CHANGE_IN_DOUBT = "40013, INVALID_RECEIPT_HANDLE: the lease of this receipt handle has expired, was replaced or is acknowledged already"
 """A leader died after it had changed a lease and before it answered: the node asks the next leader, which knows the new handle only. The
 contract lets a client hear that (docs/known-weaknesses.md), and these programs do not handle it."""
 RACES = 3

@@ -64,6 +64,7 @@ def test_configurations_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFi
         "name the same node": ["--config", one, "--config", one],
         "choose one of them with --group": ["--config", one, "--group", "g9"],
         "is an HA group": ["--config", ha],
+        "'rmq_sys_x' is reserved": ["--config", configured(tmp_path / "e", "n1", name="rmq_sys_x")],
     }
     for words, arguments in cases.items():
         assert run(["import", "--from", source, *arguments]) == 4

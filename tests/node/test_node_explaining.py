@@ -161,6 +161,24 @@ async def committed(s: Story) -> None:
     await s.receive()
 
 
+async def again(s: Story) -> None:
+    """The topic is deleted, and another one gets its name."""
+    await s.call(Configure(s.engine.new_token(), deleted_topics=("t",)))
+    await s.call(Configure(s.engine.new_token(), (replace(s.bench.state.state.topics_of("g1")[0], incarnation=99),)))
+
+
+async def deleted(s: Story) -> None:
+    await acknowledged(s)
+    await again(s)
+    await s.send("newer")
+    await s.receive()
+
+
+async def deleted_while_delayed(s: Story) -> None:
+    await delayed(s)
+    await again(s)
+
+
 STORIES: dict[Callable[[Story], Awaitable[None]], tuple[str, list[str]]] = {
     unread: ("unread", ["stored"]),
     ready_nobody: ("no-consumer", ["stored"]),
@@ -173,6 +191,8 @@ STORIES: dict[Callable[[Story], Awaitable[None]], tuple[str, list[str]]] = {
     dead: ("dead-lettered", ["stored", "leased", "dead-lettered"]),
     ordered: ("ordered", ["stored", "waiting"]),
     delayed: ("delayed", ["delayed"]),
+    deleted: ("deleted", ["stored", "leased", "changed", "leased", "acknowledged"]),
+    deleted_while_delayed: ("deleted", ["delayed"]),
     fired: ("leased", ["delayed", "delivered-by-timer", "leased"]),
     half: ("half", ["half"]),
     rolled_back: ("rolled-back", ["half", "rolled-back"]),

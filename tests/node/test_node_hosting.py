@@ -480,6 +480,20 @@ def test_sizes_are_fixed_when_a_group_is_created_and_members_are_the_logs_affair
     again.close()
 
 
+def test_a_group_with_a_reserved_name_does_not_begin(tmp_path: Path) -> None:
+    """One that exists is opened, and another node may join it: its name was free once."""
+    tree = yaml.safe_load(EXAMPLE)
+    tree["cluster"]["groups"] = [{"name": "rmq_sys_ledgermq_timer", "replicas": ["n2", "n3"], "data_file_bytes": "1MiB"}]
+    joining = validate({**tree, "data": str(tmp_path), "join": True})
+    tree["cluster"]["groups"][0]["replicas"] = ["n1"]
+    founding = validate({**tree, "data": str(tmp_path)})
+    with pytest.raises(ConfigError, match="'rmq_sys_ledgermq_timer' is reserved"):
+        open_groups(founding, RealDisk())
+    assert not list(tmp_path.glob("rmq_sys_*"))
+    for config in (joining, founding):
+        open_groups(config, RealDisk())["rmq_sys_ledgermq_timer"].group.close()
+
+
 def test_a_group_that_is_joined_begins_with_an_empty_log(tmp_path: Path) -> None:
     """It is neither bootstrapped nor a voter: its membership comes from the members."""
     tree = yaml.safe_load(EXAMPLE)

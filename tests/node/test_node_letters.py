@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.broker.calls.consumer_calls import Forward, Handle
+from ledgermq.node.broker.calls.consumer_calls import Ack, Change, Forward, Handle, Receive
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX
+from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.frontend.admin import group_letters
 from ledgermq.node.frontend.admin.letters_admin import DeadLetters
 from ledgermq.node.frontend.security import admin_guard
@@ -180,6 +181,44 @@ def test_counts_are_of_all_broker_groups() -> None:
         oldest = (await s.letters.counted(admin_pb2.CountDeadLettersRequest(group=GROUP))).groups[0].oldest_ms
         (letter,) = (await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP))).letters
         assert letter.message.store_ms == oldest and letter.message.message_id == "id-c"
+
+    with_bench(work)
+
+
+def test_a_list_says_how_often_the_group_itself_tried_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In flight or ended; a change of the lease is no try of its own; acknowledged at once is none. Another group's do not count."""
+    topic = "%DLQ%c"
+
+    async def work(bench: QueryBench) -> None:
+        s = Scene(bench)
+        engine = bench.engines[0]
+        await s.bury("g1", "a", "b", "c", "d")
+
+        async def handles(group: str, count: int) -> list[Handle]:
+            call = Receive(engine.new_token(), group, topic, "client", TagFilter(), count, 1000, bench.clock.now_ns)
+            leases = (await engine.call("g1", call)).leases
+            return [Handle(group, topic, x.queue, x.queue_offset, x.lease_number, x.attempt) for x in leases]
+
+        async def tries() -> list[int]:
+            page = await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP, max=9))
+            return [letter.tries for letter in page.letters]
+
+        assert await tries() == [0, 0, 0, 0]
+        await handles("other", 9)
+        assert await tries() == [0, 0, 0, 0]
+        a, b, c = await handles("c", 3)
+        assert (await engine.call("g1", Ack(engine.new_token(), [c]))).ok == (True,)
+        assert await tries() == [1, 1, 0, 0]
+        await engine.call("g1", Forward(engine.new_token(), a))
+        for _ in range(2):
+            changed = await engine.call("g1", Change(engine.new_token(), b, 500, "client"))
+            b = b._replace(lease_number=changed.lease_number)
+        bench.pass_ms(1000)
+        b = next(handle for handle in await handles("c", 9) if handle.queue_offset == b.queue_offset)
+        await engine.call("g1", Change(engine.new_token(), b, 500, "client"))
+        assert await tries() == [1, 2, 0, 1]
+        monkeypatch.setattr(group_letters, "CHANGES_MAX", 1)
+        assert await tries() == [1, 0, 0, 1], "what takes too long to find out is left out"
 
     with_bench(work)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX
+from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, Configure
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve, Resolved
 from ledgermq.node.frontend.admin import group_waiting
 from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
@@ -122,6 +123,32 @@ def test_a_place_that_does_not_hold_a_message_of_the_topic_is_gone() -> None:
         assert await s.cancel("delayed", behind, later) == ["gone", "gone"] and await s.names("delayed") == ["id-a"]
         other = group_waiting._delayed_at("another", found.place)
         assert other(bench.engines[0].hosted["g1"])[0] == "gone"
+
+    with_bench(work)
+
+
+def test_what_waits_for_a_deleted_topic_is_not_that_of_the_next_one() -> None:
+    """The next topic of the name has its own messages only: in the list, for a query, to cancel, and to roll back."""
+
+    async def work(bench: QueryBench) -> None:
+        s = Scene(bench)
+        engine = bench.engines[0]
+        await s.delay("g1", "a", MINUTE)
+        half = await s.half("g1", "h")
+        (delayed,), (undecided,) = await s.pages("delayed"), await s.pages("half")
+        (topic,) = bench.state.state.topics_of("g1")
+        await engine.call("g1", Configure(engine.new_token(), deleted_topics=("t",)))
+        await engine.call("g1", Configure(engine.new_token(), (replace(topic, incarnation=topic.incarnation + 1),)))
+        assert await s.names("delayed") == [] and await s.names("half") == []
+        assert await s.cancel("delayed", delayed.place) == ["gone"]
+        assert await s.cancel("half", undecided.place) == ["cancelled"], "it ended without becoming visible, as after a roll-back"
+        assert await engine.call("g1", Resolve(engine.new_token(), half, "t", "id-h", True)) == Resolved(False)
+        asked = admin_pb2.QueryRequest(topic=NAME, message_id="id-a", max=9)
+        assert not (await bench.queries[1].query(bench.topic, asked)).messages
+        await s.delay("g1", "b", MINUTE)
+        assert await s.names("delayed") == ["id-b"]
+        await s.pass_ms(3 * MINUTE)
+        assert [decode_record(lease.record).body for lease in (await bench.receive()).leases] == [b"b"]
 
     with_bench(work)
 

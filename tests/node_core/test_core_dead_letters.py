@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
-from ledgermq.node.broker.calls.operator_calls import Configure, Reset
+from ledgermq.node.broker.calls.operator_calls import Configure, LettersSettled, Reset, SettleLetters
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.state import dead_letters
 from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.names import member_group
 from ledgermq.proto.properties import Fields, encode, parse
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, SECOND, Bench, handle
@@ -235,6 +236,69 @@ def test_names_of_dead_letter_topics_keep_the_namespace() -> None:
     """The namespace stays in front: a stored name is namespace@name."""
     assert dead_letters.dead_letter_topic("ns@g") == "ns@%DLQ%g" and dead_letters.dead_letter_topic("g") == DLQ
     assert dead_letters.topic_config("ns@%DLQ%g").namespace == "ns"
+
+
+@pytest.mark.parametrize("member", [False, True], ids=["group", "member of a broadcasting group"])
+@pytest.mark.parametrize("fifo", [False, True], ids=["any order", "FIFO"])
+@pytest.mark.parametrize("full", [False, True], ids=["room", "full disk"])
+def test_a_group_that_gives_up_its_own_dead_letter_leaves_it_where_it_lies(member: bool, fifo: bool, full: bool) -> None:
+    """A copy would be the next one to fail: the topic would grow without end. Its attempts are those of the group, and need no room."""
+    b = make(fifo=fifo)
+    group = member_group("g", "c") if member else "g"
+    b.send("a", "b")
+    exhaust(b)
+    assert not b.receive() and b.machine.end(DLQ, 0) == 2
+    if member:
+        b.receive(topic=DLQ, group=group)
+        b.ask(Reset(next(b.tokens), group, DLQ, ((0, 0),)))
+    b.replicator.full = full
+    for attempt in (1, 2):
+        assert [lease.attempt for lease in b.receive(topic=DLQ, group=group, invisible_ms=1000)] == [attempt, attempt]
+        b.pass_time(SECOND)
+    for _ in range(3):
+        assert not b.receive(topic=DLQ, group=group)
+        b.pass_time(SECOND)
+    assert b.machine.end(DLQ, 0) == 2 and b.machine.delivery.in_flight == 0
+    assert b.group.statistics()["letters_ended"] == 2 and b.group.statistics()["dead_lettered"] == 2
+    assert b.group.statistics()["passed_over"] == 0, "that counts what a filter skipped"
+    assert [dead_letters.state_of(b.machine, DLQ, offset) for offset in (0, 1)] == [dead_letters.WAITING] * 2
+
+
+def test_a_client_that_forwards_its_own_dead_letter_ends_it_there() -> None:
+    """Official push consumers of FIFO groups forward what fails: yes, without a copy, also on a full disk and with the lease ended."""
+    b = make(max_attempts=17)
+    b.send("a", "b")
+    for lease in b.receive():
+        assert b.forward(lease)
+    b.replicator.full = True
+    late, now = b.receive(topic=DLQ, invisible_ms=1000)
+    assert b.forward(now, topic=DLQ) and b.forward(now, topic=DLQ)
+    b.pass_time(SECOND)
+    assert b.forward(late, topic=DLQ)
+    assert b.ack(late, now, topic=DLQ) == (False, False), "an acknowledgement did not end them"
+    assert not b.receive(topic=DLQ) and b.machine.end(DLQ, 0) == 2 and b.machine.delivery.in_flight == 0
+    assert b.group.statistics()["letters_ended"] == 2
+
+
+def test_another_group_gives_a_dead_letter_up_into_its_own_topic() -> None:
+    """Only the group's own topic could grow by itself; whoever reads another group's has letters of its own."""
+    b = make(max_attempts=17)
+    b.send("a")
+    assert b.forward(b.receive()[0])
+    (lease,) = b.receive(topic=DLQ, group="h")
+    assert b.forward(lease, group="h", topic=DLQ)
+    assert (b.machine.end(DLQ, 0), b.machine.end("%DLQ%h", 0)) == (1, 1)
+
+
+def test_a_dead_letter_that_ended_in_its_topic_can_be_resent() -> None:
+    """Its group gets the original again, and what fails then is another letter."""
+    b = make(max_attempts=1)
+    b.send("a")
+    assert b.forward(b.receive()[0]) and b.forward(b.receive(topic=DLQ)[0], topic=DLQ)
+    assert b.ask(SettleLetters(next(b.tokens), DLQ, (0,), "resent")) == LettersSettled(("resent",))
+    (again,) = b.receive()
+    assert again.attempt == 1 and b.forward(again)
+    assert b.machine.end(DLQ, 0) == 2
 
 
 def test_many_dead_letters_come_over_several_turns() -> None:

@@ -361,6 +361,21 @@ def test_all_messages_of_a_batch_that_used_up_their_attempts_become_dead_letters
     assert bodies(receive(b)) == [("a", "3")]
 
 
+def test_a_dead_letter_of_a_lite_topic_ends_in_the_dead_letter_topic_of_its_group() -> None:
+    """The group that gives it up there again, by its attempts or by a forward, makes no copy."""
+    b = make(max_attempts=1)
+    b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
+    sync(b, "set", "a")
+    send(b, "a", "0", "1")
+    receive(b, invisible_ms=1000)
+    b.pass_time(2 * SECOND)
+    assert receive(b) == ()
+    first, _ = b.receive(topic="%DLQ%g", invisible_ms=1000)
+    assert b.forward(first, topic="%DLQ%g")
+    b.pass_time(2 * SECOND)
+    assert b.receive(topic="%DLQ%g") == () and b.machine.end("%DLQ%g", 0) == 2 and b.machine.delivery.in_flight == 0
+
+
 def test_another_clients_start_position_wakes_all_of_the_group() -> None:
     """The position belongs to the group: every client that reads the lite topic gets the messages after it."""
     b = make()

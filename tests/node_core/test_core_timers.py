@@ -197,6 +197,20 @@ def test_a_recalled_message_never_comes() -> None:
     assert b.machine.timers.recalled_count == 0
 
 
+def test_a_message_of_a_deleted_topic_is_not_recalled() -> None:
+    """Its handle names the next topic of the name too; the recall would be a promise about another topic's message."""
+    b = bench()
+    due = b.now_ms + 10_000
+    produced = delay(b, "old", 10_000)
+    b.ask(Configure(next(b.tokens), deleted_topics=("t",)))
+    assert not recall(b, produced, due)
+    b.configure(incarnation=2)
+    assert not recall(b, produced, due)
+    assert recall(b, delay(b, "new", 10_000), b.now_ms + 10_000)
+    pass_ms(b, 20_000)
+    assert bodies(b) == [] and b.machine.timers.counts["dropped"] == 1
+
+
 def test_a_recall_finds_a_message_that_was_stored_again() -> None:
     """The handle names its first place; the message has moved to another slot since."""
     b = bench()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,8 @@ def test_round_trip_through_the_contract(fields: Fields) -> None:
     message = pb.Message()
     data = encode(fields)
     assert fill_message(data, message) == fields
+    for name in {"__SHARDINGKEY", "__transactionId__"} - fields.user.keys():
+        message.user_properties.pop(name, None)
     assert encode_message(message) == data
     system = message.system_properties
     assert system.HasField("tag") == (fields.tag is not None) and list(system.keys) == list(fields.keys)
@@ -64,6 +68,22 @@ def test_order_and_bytes() -> None:
         b'UNIQ_KEY\x01ID\x02TAGS\x01T\x02KEYS\x01a b c\x02__LMQ.KEYS\x01["a b","c"]\x02__SHARDINGKEY\x01G\x02TRACE_CONTEXT\x01tc\x02'
         b"__BORNHOST\x01h\x02__LMQ.ENC\x01GZIP\x02PRIORITY\x017\x02__LMQ.U.WAIT\x01x\x02b\x01\x02z\x011\x02"
     )
+
+
+def test_what_rocketmq_shows_among_the_properties_of_a_delivered_message() -> None:
+    """The message group, and the id of a transactional message, under the names that consumers of RocketMQ read. A sender's own properties
+    of these names stay its own, and nothing of it is stored."""
+
+    def delivered(**fields: Any) -> dict[str, str]:
+        message = pb.Message()
+        fill_message(encode(Fields("ID", **fields)), message)
+        return dict(message.user_properties)
+
+    assert delivered() == {}
+    assert delivered(message_group="G", user={"a": "1"}) == {"__SHARDINGKEY": "G", "a": "1"}
+    assert delivered(transaction=True) == {"__transactionId__": "ID"}
+    own = {"__SHARDINGKEY": "mine", "__transactionId__": "mine too"}
+    assert delivered(message_group="G", transaction=True, user=own) == own
 
 
 def test_the_priority_of_a_message() -> None:

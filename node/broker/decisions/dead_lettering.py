@@ -42,7 +42,8 @@ class DeadLettering:
 
     def forward(self, plan: Plan, call: Forward) -> None:
         """A consumer gives a message up. Its lease may have expired, because no other consumer has the message. A message that is not at
-        hand is fetched first; if that fails, the call is refused. Of a message that no longer exists there can be no copy."""
+        hand is fetched first; if that fails, the call is refused. Of a message that no longer exists there can be no copy, and of a letter
+        of this very group there is none."""
         handle = call.handle
         key = (handle.group, handle.topic, handle.queue)
         names = [topic_name(handle.topic), group_name(handle.group), reset_name(key)]
@@ -56,6 +57,9 @@ class DeadLettering:
         elif lease != handle.lease_number:
             plan.count("handles_refused")
             plan.assured.append(Done(call.token, Forwarded(False)))
+        elif dead_letters.is_own(handle.group, handle.topic):
+            self._end(plan, key, handle.queue_offset)
+            plan.awaited.append((plan.next_index - 1, call.token, Forwarded(True)))
         elif plan.full:
             plan.refuse(call.token, "disk-full")
         elif self._messages.at_hand(handle.topic, handle.queue, handle.queue_offset) == handle.queue_offset:
@@ -88,6 +92,14 @@ class DeadLettering:
         plan.size += len(letter.body)
         plan.count("dead_lettered")
         plan.traffic.append(Leased(key[0], key[1], dead=1))
+
+    def _end(self, plan: Plan, key: QueueKey, offset: int) -> None:
+        """A group gives up its own dead letter, which stays where it lies: it is passed over, as if it had used up its attempts."""
+        self._uncommitted.mark_row(plan.next_index, key, offset)
+        record = control.LeaseRecord(key[0], key[1], "", 0, passed_again=((key[2], (offset,)),))
+        plan.drafts.append(control.draft(record, plan.now_ms))
+        plan.rows += 1
+        plan.count("letters_ended")
 
     def settle(self, plan: Plan, call: SettleLetters) -> None:
         """Settle dead letters by one record. What it rests on may not be pending: other settlements of the topic, and resets,

@@ -139,7 +139,7 @@ class Leader:
         )
         self.counters |= dict.fromkeys(("lite_sets_changed", "lite_sets_dropped", "members_dropped"), 0)
         self.counters |= dict.fromkeys(("released", "reset", "duplicates", "messages_recalled", "offsets_committed"), 0)
-        self.counters |= dict.fromkeys(("letters_resent", "letters_purged", "gone"), 0)
+        self.counters |= dict.fromkeys(("letters_resent", "letters_purged", "letters_ended", "gone"), 0)
         self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
         self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
         self.counters |= dict.fromkeys(("producers_opened", "producers_resumed", "producers_dropped"), 0)

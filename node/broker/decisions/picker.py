@@ -3,7 +3,7 @@
 Read-only. Queues are examined in rotating order. Messages that are visible again and messages never leased take turns at being first, so
 that neither a poison message nor a flood of new ones starves the other. A filter is first tested by its tags on the hashes in the consume
 queue, and then on the properties in the record; messages that do not match are passed over and thereby consumed for the group. A message
-that has used up its group's attempts is picked for the dead-letter topic instead.
+that has used up its group's attempts is picked for the dead-letter topic instead; if it lies in that very topic, it ends there.
 
 Messages that the same plan appends are picked like those in the consume queue, if no other message is between the cursor and them: then the
 lease is in the same batch as its message, behind it. The record of such a message is read when the batch is applied.
@@ -29,6 +29,7 @@ from ledgermq.node.broker.decisions.plan import Sent
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.filters.filters import Looks
+from ledgermq.node.broker.state import dead_letters
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.layout import HEADER_BYTES
@@ -94,6 +95,8 @@ class Pick:
     """Of the records of `messages`."""
     gone: int = 0
     """How many of the passed messages no longer exist."""
+    ended: int = 0
+    """How many of the passed messages are dead letters that their own group gave up."""
     held: bool = False
     """This Receive waits for messages that it got before and that are not at hand; others may still get messages."""
 
@@ -236,10 +239,13 @@ class Job:
         row = self._delivery.row(key, offset)
         if row is None or self._uncommitted.pending(key, offset) is not None:
             return False
-        exhausted, letter_of = row.attempt >= self._rules.max_attempts, self._rules.letter
+        exhausted, letter_of, queue = row.attempt >= self._rules.max_attempts, self._rules.letter, key[2]
+        if exhausted and dead_letters.is_own(key[0], key[1]):
+            self.pick.passed_again.append((queue, offset))
+            self.pick.ended += 1
+            return True
         if exhausted and letter_of is None:
             return False
-        queue = key[2]
         if not self._at_hand(queue, offset):
             if self._messages.gone_to(key[1], queue, offset) == offset:
                 self._ask_for(queue, offset)

@@ -507,8 +507,10 @@ class Planner:
         plan.count("leased", len(pick.messages))
         plan.count("leased_again", repeated)
         plan.traffic.append(Leased(call.group, call.topic, len(pick.messages), pick.bytes, repeated))
-        plan.count("passed_over", len(pick.passed_again) + sum(to - begin for _, begin, to in pick.passed) - pick.gone)
+        plan.count("passed_over", len(pick.passed_again) + sum(to - begin for _, begin, to in pick.passed) - pick.gone - pick.ended)
         plan.count("gone", pick.gone)
+        if pick.ended:
+            plan.count("letters_ended", pick.ended)
         record = control.LeaseRecord(
             group=call.group,
             topic=call.topic,

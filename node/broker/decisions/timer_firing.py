@@ -326,7 +326,7 @@ class TimerFiring:
             self._pass(Watermark(fire_ms, offset))
             if self._is_recalled(place, stored.deliver_ms):
                 skipped = True
-            elif not self._is_wanted(stored):
+            elif not self._machine.takes(stored.topic, stored.incarnation, stored.queue):
                 skipped, dropped = True, dropped + 1
             else:
                 if dropped:
@@ -339,11 +339,6 @@ class TimerFiring:
             plan.drafts.append(control.draft(control.TimersRecord(*before, dropped), plan.now_ms))
         plan.fired = True
         plan.size += size
-
-    def _is_wanted(self, stored: _Stored) -> bool:
-        """Whether the incarnation of the topic to which the message was sent still exists."""
-        config = self._machine.topics.get(stored.topic)
-        return config is not None and config.incarnation == stored.incarnation and stored.queue < config.queues
 
     def _copy(self, plan: Plan, record: bytes, stored: _Stored, first: Place, at: tuple[int, int], index: int) -> Draft:
         """The copy of a firing message: in its topic or, if its delivery time was out of reach, on the timer topic again. `at`: where it
@@ -370,8 +365,9 @@ class TimerFiring:
         return not self._is_recalled(place, deliver_ms) and not self._contradicts(place, deliver_ms)
 
     def _contradicts(self, place: Place, deliver_ms: int) -> bool:
-        """Whether the message at this place, if still readable, has another delivery time, or was delivered before its time. A client that
-        repeats an id with a different time gets the place of the first message, which a recall with that time does not mean."""
+        """Whether the message at this place, if still readable, has another delivery time, was delivered before its time, or has lost its
+        topic. A client that repeats an id with a different time gets the place of the first message, which a recall with that time does not
+        mean."""
         slot = slot_of(place.fire_ms)
         if not self._machine.begin(TIMER_TOPIC, slot) <= place.offset < self._machine.end(TIMER_TOPIC, slot):
             return False
@@ -379,7 +375,8 @@ class TimerFiring:
         position, begins = int(positions[0]), self._machine.time_epochs.begins
         if begins and position < begins[-1].pos and self._timers.fired_before(place, deliver_ms):
             return True
-        return _Stored.of(self._machine.record(position, int(sizes[0]))).deliver_ms != deliver_ms
+        stored = _Stored.of(self._machine.record(position, int(sizes[0])))
+        return stored.deliver_ms != deliver_ms or not self._machine.takes(stored.topic, stored.incarnation, stored.queue)
 
     # Outcome of the plan
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
+from ledgermq.node.broker.state.dead_letters import is_own
 from ledgermq.node.broker.state.timers import slot_of
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
 from ledgermq.proto import control, units
@@ -165,7 +166,9 @@ def _leased(index: int, ms: int, found: control.LeaseRecord, subject: Subject) -
             yield Event(index, ms, "passed-over", "it did not match the filter of a receive", found.group, client=client_of(found.client))
     for queue, passed in found.passed_again:
         if subject.offsets(found.topic, queue) & set(passed):
-            yield Event(index, ms, "passed-over", "it did not match the filter of a later receive", found.group)
+            # A group passes its own dead letters over too when it gives them up.
+            own = "its group gave it up in its dead-letter topic, where it stays, or " if is_own(found.group, found.topic) else ""
+            yield Event(index, ms, "passed-over", f"{own}it did not match the filter of a later receive", found.group)
     for queue, waiting in found.waiting:
         if subject.offsets(found.topic, queue) & set(waiting):
             yield Event(index, ms, "waiting", "for an earlier message of its message group", found.group)

@@ -15,7 +15,7 @@ from ledgermq.node.broker.group.trace import Event
 from ledgermq.proto import units
 
 RANKS = (
-    "not-found", "expired", "unread", "recalled", "rolled-back", "half", "delayed", "skipped", "filtered", "done",
+    "not-found", "expired", "deleted", "unread", "recalled", "rolled-back", "half", "delayed", "skipped", "filtered", "done",
     "no-consumer", "ready", "store-away", "ordered", "visible-again", "leased", "too-large", "dead-lettered", "acknowledged",
 )  # fmt: skip
 """Reasons in ascending order of knowledge: of two broker groups, the answer with the later reason is shown."""
@@ -34,6 +34,8 @@ class Facts:
     offset: int = -1
     begin: int = 0
     """The lowest offset that a consumer group can get. A message below it was found in the object store."""
+    deleted: bool = False
+    """Whether it is a message of a topic that was deleted; another one has its name now."""
     store: str = ""
     """Why messages for the group that only the object store has cannot be fetched; empty if they can, or if this is none of them."""
     cursor: int | None = None
@@ -53,7 +55,7 @@ class Facts:
     """How many Receives of the group wait for this topic now."""
     deliver_ms: int | None = None
     waiting: str = ""
-    """State of a copy that is not visible yet: half, delayed or recalled."""
+    """State of a copy that is not visible yet: half, delayed, recalled, or dropped with its topic."""
     events: Sequence[Event] = ()
     complete: bool = True
     """Whether all entries behind the message were scanned."""
@@ -76,6 +78,8 @@ def why(facts: Facts) -> Why:
 
 def _answer(facts: Facts) -> tuple[str, str]:
     name, group = facts.message_id, facts.group
+    if facts.deleted or facts.waiting == "dropped":
+        return f"{name} was deleted with its topic; {facts.topic} is another topic of this name.", "deleted"
     if facts.queue < 0:
         return _invisible(facts)
     new = facts.row is None and (facts.cursor is None or facts.offset >= facts.cursor)
@@ -142,7 +146,7 @@ def _done(facts: Facts) -> tuple[str, str]:
         by = f" by client {given.client} (attempt {given.attempt})" if given is not None else ""
         return f"{name} was delivered to {group} and acknowledged{by}.", "acknowledged"
     if last.kind == "passed-over":
-        return f"{name} was skipped: it did not match the filter of a receive of {group}.", "filtered"
+        return f"{name} was skipped by {group}: {last.detail}.", "filtered"
     if last.kind == "dead-lettered":
         return f"{name} is a dead letter of {group}: {last.detail}.", "dead-lettered"
     if last.kind == "reset":

@@ -41,6 +41,18 @@ def dead_letter_topic(group: str) -> str:
     return stored_name(namespace, DLQ_PREFIX + name)
 
 
+def own_queue(topic: str) -> QueueKey:
+    """The queue of a dead-letter topic, as the consumer group whose letters it has reads it."""
+    namespace, name = parse_stored(topic)
+    return stored_name(namespace, name.removeprefix(DLQ_PREFIX)), topic, 0
+
+
+def is_own(group: str, topic: str) -> bool:
+    """Whether the group's dead letters are in this topic. A message that the group gives up there is no new letter: it stays where it lies
+    and ends there, by a `lease` record that passes it over. A copy would be read and given up again, without end."""
+    return topic == dead_letter_topic(group)
+
+
 def topic_config(stored: str) -> TopicConfig:
     """The configuration of a dead-letter topic. It exists only in this group's log; the controller assigns it no incarnation."""
     return TopicConfig(*parse_stored(stored), TopicKind.NORMAL, 1, Permission.READ_WRITE, 0)

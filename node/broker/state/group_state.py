@@ -29,6 +29,7 @@ from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash, split_record
 from ledgermq.proto.levels import FIRST_LEVEL
 from ledgermq.proto.names import HALF_TOPIC, LITE_SEPARATOR, parent_of, stored_name
+from ledgermq.proto.properties import INCARNATION, REAL_QUEUE, REAL_TOPIC, parse
 from ledgermq.proto.time_epochs import NO_EPOCHS
 from ledgermq.proto.types import I32, I64, GroupConfig, ReplicaStatus, TopicConfig, TopicKind
 
@@ -167,6 +168,20 @@ class State:
         if LITE_SEPARATOR in topic and topic not in self._lite_topics.get(parent_of(topic), ()):
             return self._lite_floors.get(parent_of(topic), 0)
         return self._queues.next_offset(topic, queue)
+
+    def takes(self, topic: str, incarnation: int, queue: int) -> bool:
+        """Whether the incarnation of a topic to which a message was sent still exists, and has this queue."""
+        config = self.topics.get(topic)
+        return config is not None and config.incarnation == incarnation and queue < config.queues
+
+    def delayed_state(self, offset: int, properties: bytes) -> tuple[str, int]:
+        """As `Timers.state_of`, and `dropped` for a message that waits for its time although its topic no longer exists. Safe on a thread:
+        what is read here is replaced, not changed in place."""
+        state, deliver_ms = self.timers.state_of(offset, properties)
+        stored = parse(properties)
+        if state == "delayed" and not self.takes(stored[REAL_TOPIC], int(stored[INCARNATION]), int(stored[REAL_QUEUE])):
+            state = "dropped"
+        return state, deliver_ms
 
     def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
         """Consecutive consume-queue units: physical offsets (int64), sizes (int32), tags codes (int64)."""

@@ -52,6 +52,10 @@ class Lapsed:
         """Whether this lease ended without its acknowledgement, or may have."""
         return lease <= max(self.since, self._leases.get((queue, offset), -1))
 
+    def last(self, queue: _Queue, offset: int) -> int | None:
+        """The last lease of this offset that ended without its acknowledgement; None if there is none, or it is forgotten."""
+        return self._leases.get((queue, offset))
+
     def export(self) -> dict[str, Any]:
         """The state as JSON values (format §11): columns."""
         queues = {queue: place for place, queue in enumerate(dict.fromkeys(queue for queue, _ in self._leases))}

@@ -30,7 +30,7 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import DEFAULT_MIN_IN_SYNC, BrokerGroup
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.names import is_dead_letter_topic
+from ledgermq.proto.names import is_dead_letter_topic, is_system_name
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import TopicKind
 from ledgermq.proto.workers import node_of
@@ -89,6 +89,8 @@ class BrokerGroups:
                 what = f"broker group {name} exists, begun with {len(founders)} replicas"
                 raise fail(Code.PRECONDITION_FAILED, f"{what}; move them with ledgermq move-replica, or choose another name")
         if name not in state.broker_groups:
+            if is_system_name(name):
+                raise fail(Code.BAD_REQUEST, f"the broker group name {name!r} is reserved; choose another")
             founders = founders or self._chosen(request.count)
             self._check_all_there()
         group = self._described(name, founders, request.settings)

@@ -172,6 +172,7 @@ def _facts(hosted: Any, question: peer_pb2.GroupWhy, visible: Record | None, new
         **names,
         queue=visible.queue,
         offset=offset,
+        deleted=offset < machine.floor(question.topic, visible.queue),
         begin=machine.first_position(question.topic, visible.queue),
         store=leader.tier.failure_of(key[:2]) if offset < machine.begin(question.topic, visible.queue) else "",
         cursor=machine.cursor(key) if used else None,
@@ -188,7 +189,7 @@ def _waiting(machine: Any, copy: Record) -> dict[str, Any]:
     if copy.topic == HALF_TOPIC:
         assert copy.queue == HALF_QUEUE, copy
         return {"waiting": "half" if copy.queue_offset in machine.transactions.halves else ""}
-    state, deliver_ms = machine.timers.state_of(copy.queue_offset, copy.properties)
+    state, deliver_ms = machine.delayed_state(copy.queue_offset, copy.properties)
     return {"waiting": state, "deliver_ms": deliver_ms}
 
 

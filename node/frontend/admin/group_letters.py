@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -9,16 +10,23 @@ from ledgermq.node.broker.calls.operator_calls import LettersSettled, SettleLett
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Peek
 from ledgermq.node.broker.state import dead_letters
+from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, message_of, name_of, peek
 from ledgermq.node.frontend.ports import Engine
-from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.names import is_dead_letter_topic, parent_of, parse_member
-from ledgermq.proto.status import refused
+from ledgermq.proto import admin_pb2, control, peer_pb2
+from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.names import DELIVERY_TOPIC, is_dead_letter_topic, parent_of, parse_member
+from ledgermq.proto.properties import parse
+from ledgermq.proto.status import Code, fail, refused
+from ledgermq.storage.errors import Damaged
 
 PAGE = 64
 PAGE_BYTES = 1 << 20
 LOOK_MAX = 4096
 """How many letters one answer looks at, at most one page more."""
+CHANGES_MAX = 64
+"""How many changes of one lease are followed."""
 _UNSETTLED = frozenset({dead_letters.WAITING, dead_letters.ORPHANED})
 
 QueryGroup = Callable[[str, peer_pb2.GroupQuery], Awaitable[peer_pb2.GroupQueryReply]]
@@ -90,20 +98,25 @@ class GroupLetters:
         """The messages as letters with their states, without those that are not wanted."""
         topic = wanted.topic
 
-        def look(hosted: Any) -> list[tuple[str, Any]]:
+        def look(hosted: Any) -> tuple[Any, list[tuple[str, Any, int]]]:
             machine = hosted.machine
             states = [dead_letters.state_of(machine, topic, message.offset) for message in page]
-            return [
-                (state, None if state == dead_letters.GONE else dead_letters.origin_of(machine, topic, message.offset))
+            return hosted.reader, [
+                (state, None, 0)
+                if state == dead_letters.GONE
+                else (state, dead_letters.origin_of(machine, topic, message.offset), _last_lease(machine, topic, message.offset))
                 for state, message in zip(states, page, strict=True)
             ]
 
         letters = []
-        for message, (state, origin) in zip(page, await self._engine.run(group, look), strict=True):
+        reader, found = await self._engine.run(group, look)
+        leased = [(message.offset, lease) for message, (_, _, lease) in zip(page, found, strict=True) if lease]
+        tries = await self._tries(reader, dead_letters.own_queue(topic), leased)
+        for message, (state, origin, _) in zip(page, found, strict=True):
             # A letter may have been trimmed since it was read.
             if state == dead_letters.GONE or (state not in _UNSETTLED and not wanted.settled):
                 continue
-            letter = admin_pb2.DeadLetter(state=state, body_bytes=len(message.body))
+            letter = admin_pb2.DeadLetter(state=state, body_bytes=len(message.body), tries=tries.get(message.offset, 0))
             letter.message.CopyFrom(message)
             if not wanted.bodies:
                 letter.message.ClearField("body")
@@ -113,6 +126,12 @@ class GroupLetters:
                 letter.topic.CopyFrom(name_of(parent_of(stored)))
             letters.append(letter)
         return letters
+
+    async def _tries(self, reader: Any, key: QueueKey, leases: Sequence[tuple[int, int]]) -> dict[int, int]:
+        try:
+            return await asyncio.to_thread(_attempts, reader, key, leases) if leases else {}
+        except (OSError, Damaged) as error:
+            raise fail(Code.INTERNAL_SERVER_ERROR, f"the log cannot be read here ({error}); audit this node") from error
 
     async def counts(self, group: str, wanted: peer_pb2.GroupLetterCounts) -> peer_pb2.GroupLetterCountsReply:
         """How many dead letters there are, and how many are settled; all from one applied state."""
@@ -141,6 +160,35 @@ class GroupLetters:
 def _named(topic: str) -> tuple[str, str]:
     name = name_of(topic)
     return name.namespace, name.name
+
+
+def _last_lease(machine: Any, topic: str, offset: int) -> int:
+    """The last lease that the letter's own group had of it and did not acknowledge; 0 if none is known."""
+    key = dead_letters.own_queue(topic)
+    return machine.delivery.lease(key, offset) or machine.delivery.lapsed.last(key, offset) or 0
+
+
+def _attempts(reader: Any, key: QueueKey, leases: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Which attempt each lease was, given as (offset, lease number), by offset. Without those that retention removed just now, and those
+    that were changed more often than `CHANGES_MAX` times."""
+    return {offset: attempt for offset, lease in leases if (attempt := _attempt(reader, key, offset, lease))}
+
+
+def _attempt(reader: Any, key: QueueKey, offset: int, lease: int) -> int:
+    """A lease number is the index of a record: of the `lease` record, which has the attempt, or of a `change`, which has the lease before
+    it. So all of them are behind the letter in the log. 0: unknown."""
+    for _ in range(CHANGES_MAX):
+        piece = reader.read(lease, 1)
+        if piece is None:
+            return 0
+        record = decode_record(piece.data[HEADER_BYTES : int(piece.sizes[0])])
+        said = control.decode(parse(record.properties).get("TAGS", ""), record.body) if record.topic == DELIVERY_TOPIC else None
+        if isinstance(said, control.LeaseRecord):
+            return next((attempts[offsets.index(offset)] for _, offsets, attempts in said.leased if offset in offsets), 0)
+        if not isinstance(said, control.ChangeRecord):
+            return 0
+        lease = next(before for *place, at, before, _, _ in said.changes if (tuple(place), at) == (key, offset))
+    return 0
 
 
 def _next_unsettled(topic: str, offset: int) -> Callable[[Any], int]:

@@ -142,10 +142,10 @@ class GroupQueries:
             setbacks = index.setbacks
             lagging = await self._until_indexed(group)
             begins, stored = await self._through.begins(group, query.topic), self._through.stored(group)
-            look = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.machine.timers, hosted.machine.time_epochs))
-            lookup, timers, epochs = look
+            look = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.machine, hosted.machine.time_epochs))
+            lookup, machine, epochs = look
             try:
-                rows, complete = await asyncio.to_thread(_look_up, lookup, stored, query, begins, timers, epochs)
+                rows, complete = await asyncio.to_thread(_look_up, lookup, stored, query, begins, machine, epochs)
             except StoreFailure as failure:
                 newer = "give a time to search only newer messages, which are on the disks"
                 raise fail(Code.HA_NOT_AVAILABLE, f"{TierReads.error(failure).message}; {newer}") from failure
@@ -351,7 +351,7 @@ class _Scan:
 
 
 def _look_up(
-    lookup: Lookup, stored: TierReader | None, query: peer_pb2.GroupQuery, begins: Sequence[int], timers: Any, epochs: TimeEpochs
+    lookup: Lookup, stored: TierReader | None, query: peer_pb2.GroupQuery, begins: Sequence[int], machine: Any, epochs: TimeEpochs
 ) -> tuple[list[tuple[Any, Any]], bool]:
     """Pairs (found, decoded record) of exact matches, newest first, up to the limits of one answer; and whether they are complete.
 
@@ -369,7 +369,7 @@ def _look_up(
     for found in merge(*places, key=lambda found: -found.index):
         record = decode_record(found.record)
         if record.topic == TIMER_TOPIC:
-            known = _waits(record, query.topic, timers)
+            known = _waits(record, query.topic, machine)
         else:
             known = record.queue < len(begins) and record.queue_offset >= begins[record.queue]
         stored_ms = epochs.counted(record.store_ms, found.physical_offset)
@@ -385,10 +385,11 @@ def _look_up(
     return rows, True
 
 
-def _waits(record: Record, topic: str, timers: Any) -> bool:
-    """Whether a delayed message is still to be delivered to this topic. Safe on a thread: the loop replaces the timer state read
-    here, and does not change it in place."""
-    return parse(record.properties).get(REAL_TOPIC) == topic and timers.state_of(record.queue_offset, record.properties)[0] == "delayed"
+def _waits(record: Record, topic: str, machine: Any) -> bool:
+    """Whether a delayed message is still to be delivered to this topic."""
+    if parse(record.properties).get(REAL_TOPIC) != topic:
+        return False
+    return bool(machine.delayed_state(record.queue_offset, record.properties)[0] == "delayed")
 
 
 def _is_wanted(query: peer_pb2.GroupQuery, fields: Fields) -> bool:

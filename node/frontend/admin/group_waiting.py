@@ -135,7 +135,7 @@ def _delayed_page(topic: str, epoch: int, offset: int, most: int) -> Callable[[A
         for position, size in zip(positions[:fits].tolist(), sizes[:fits].tolist(), strict=True):
             record = machine.record(position, size)
             properties = decode_record(record).properties
-            waits = timers.state_of(found.offset, properties)[0] == DELAYED
+            waits = machine.delayed_state(found.offset, properties)[0] == DELAYED
             if waits and parse(properties).get(REAL_TOPIC) == topic:
                 found.rows.append((record, found.offset, 0))
             found.offset, found.looked = found.offset + 1, found.looked + 1
@@ -159,7 +159,7 @@ def _delayed_at(topic: str, place: admin_pb2.WaitingPlace) -> Callable[[Any], tu
         stored = parse(properties)
         if stored.get(REAL_TOPIC) != topic or int(stored[FIRE_MS]) != place.fire_ms:
             return gone
-        state, deliver_ms = machine.timers.state_of(place.offset, properties)
+        state, deliver_ms = machine.delayed_state(place.offset, properties)
         known = {"delayed": DELAYED, "recalled": CANCELLED}.get(state, GONE)
         return known, deliver_ms, first_place(stored.get(TIMER_FIRST, ""), place.fire_ms, place.offset)
 

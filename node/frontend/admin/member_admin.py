@@ -30,7 +30,7 @@ from ledgermq.node.replica.peers.links import Link
 from ledgermq.node.replica.peers.peer_identities import PeerIdentities
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
+from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.proto.workers import is_first, node_of
 
@@ -109,6 +109,8 @@ class Members:
         if not await self._reached(node):
             return pb.ChangeMemberResponse(waits_for=self._why_not_reached(node))
         level, reads = self._controller.state.level, self._reads_up_to(node)
+        if reads is None:
+            return pb.ChangeMemberResponse(waits_for=_ungreeted(node, self._node))
         if reads < level:
             # A spare node hosts no group yet that could refuse it.
             what = f"the cluster has feature level {level}, and node {node} reads up to {reads}"
@@ -239,6 +241,8 @@ class Members:
             why = f"asked for by an operator: {kind}{' as an observer' if request.observer and kind == 'add' else ''}"
             token = self._engine.new_token()
             reads = self._reads_up_to(request.node) if kind == "add" else None
+            if kind == "add" and reads is None:
+                return _ok(pb.ChangeMemberResponse(waits_for=f"broker group {group}: {_ungreeted(request.node, self._node)}"))
             call = ChangeMembers(token, kind, request.node, incarnation, why, observer=request.observer, level_max=reads)
             try:
                 async with asyncio.timeout(COMMIT_WITHIN_S):
@@ -350,9 +354,10 @@ class Members:
             await asyncio.sleep(0.05)
         return True
 
-    def _reads_up_to(self, node: str) -> int:
-        """The highest feature level that a node reads, from its greetings; this node greets nobody of its name."""
-        return LEVEL_MAX if node == self._node else self._peer_identities.level_max.get(node, FIRST_LEVEL)
+    def _reads_up_to(self, node: str) -> int | None:
+        """The highest feature level that a node reads, from its greetings; None before the first one. This node greets nobody of its
+        name."""
+        return LEVEL_MAX if node == self._node else self._peer_identities.level_max.get(node)
 
     def _why_not_reached(self, node: str) -> str:
         link = self._links.get(node)
@@ -404,6 +409,10 @@ def _role(members: GroupMembers, node: str) -> str:
     if node in members.voters:
         return "voter"
     return OBSERVER if node in members.observers else "learner"
+
+
+def _ungreeted(node: str, here: str) -> str:
+    return f"node {node} has not greeted {here} yet, which therefore does not know what it reads"
 
 
 def _so_already(members: GroupMembers | None, kind: MembersKind, node: str) -> bool:

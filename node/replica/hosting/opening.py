@@ -34,6 +34,7 @@ from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.entry_encoding import host_bytes
+from ledgermq.proto.names import is_system_name
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule, Timing
@@ -64,6 +65,8 @@ def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> OpenReplic
     root = root_of(config, group.name)
     try:
         if not stores.exists(disk, root):
+            if is_system_name(group.name) and not config.joins(group.name):
+                raise ConfigError(f"the broker group name {group.name!r} is reserved", "choose another one for the new cluster")
             GroupStore.create(disk, root, wanted_identity(config, group))
         _release_when_full(config, group, disk, root)
         began = time.monotonic()

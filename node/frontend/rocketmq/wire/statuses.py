@@ -20,7 +20,10 @@ def status(code: int, message: str) -> pb.Status:
 
 
 def status_of(error: LedgerError) -> pb.Status:
-    return status(error.code, error.message)
+    """The status for a call, or an entry of one, that was refused. Of a receipt handle RocketMQ says the name of the code, which clients
+    look for; the reason is behind it."""
+    name = "INVALID_RECEIPT_HANDLE: " if error.code == Code.INVALID_RECEIPT_HANDLE else ""
+    return status(error.code, f"{name}{error.message}")
 
 
 def unreadable() -> LedgerError:

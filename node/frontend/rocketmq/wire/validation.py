@@ -312,7 +312,9 @@ def changed_ms(request: pb.ChangeInvisibleDurationRequest, delivery: Delivery) -
 
 
 def _illegal_invisible(length: int, least: int, most: int) -> Exception:
-    return fail(Code.ILLEGAL_INVISIBLE_TIME, f"the invisible duration is {length} ms; it must be {least} to {most} ms")
+    # RocketMQ's words, which clients look for.
+    limit = f"small. min is {least}" if length < least else f"large. max is {most}"
+    return fail(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {limit}, not {length} ms; give {least} to {most} ms")
 
 
 def duration_ms(duration: Duration) -> int:
