@@ -67,7 +67,7 @@ from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.quotas import Quotas
 from ledgermq.node.frontend.security.sealing import Sealer
-from ledgermq.node.process.addresses import addresses_of, controller_config, target
+from ledgermq.node.process.addresses import addresses_of, controller_config
 from ledgermq.node.process.client_port import call_server, listening
 from ledgermq.node.process.health_service import SERVICE as HEALTH
 from ledgermq.node.process.health_service import HealthService
@@ -98,6 +98,7 @@ from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto import kernels
+from ledgermq.proto.host_port import joined
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import ExitCode, LedgerError
@@ -291,7 +292,11 @@ class Node:
         figures = TopicFigures(config.cluster_id, config.node, self.engine, self.clock.now_ms, config.metrics.series_max)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
         speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
-        self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for, opened=config.opens_http)
+        at = config.address
+        names = (config.listen_host, at.host, at.advertised[0])
+        self.http = HttpServer(
+            config.cluster_id, config.node, self.health, collector, speaks_for, opened=config.opens_http, names=names
+        )
         own = {} if self._workers is None else {"worker": config.node}
         self._metrics_exporter = exporter_of(config.metrics, config.node, collector, self.health, own)
         self._health_service = HealthService(MESSAGING, LOG)
@@ -355,7 +360,7 @@ class Node:
         if self._tiering is not None:
             self._tiering.start()
         host, address = self.config.listen_host, self.config.address
-        await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
+        await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(joined(host, address.peer_port)))
         await self._listen("client_port", address.client_port, self._listen_clients)
         if is_first(self.config.node):
             await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_hosts, address.http_port))
@@ -556,7 +561,7 @@ class Node:
         try:
             await open_port()
         except (OSError, RuntimeError) as error:
-            where = f"{self.config.listen_host}:{port}"
+            where = joined(self.config.listen_host, port)
             remedy = f"stop what uses it, or set nodes.{self.config.node}.{key} to another port"
             what = f"{key} {where} cannot be opened: it is taken, or not an address of this machine"
             raise FatalError(ExitCode.PORT_TAKEN, what, remedy) from error

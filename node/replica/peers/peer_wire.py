@@ -13,8 +13,10 @@ import ssl
 from collections.abc import Callable
 from typing import TypeVar
 
+from ledgermq.node.runtime import sockets
 from ledgermq.node.runtime.certificates import CertificateFiles, Pems
 from ledgermq.node.runtime.security_sections import PeerTls
+from ledgermq.proto.host_port import split
 from ledgermq.proto.workers import node_of
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -30,10 +32,13 @@ class PeerWire:
 
     async def connect(self, address: str, peer: str, make: Callable[[], P]) -> P:
         """Connect to a node. The other side must have a certificate for the node's name, whatever the address. Raises OSError."""
-        host, port = split(address)
         context = None if self._files is None else self._contexts()[0]
         # The workers of a node are on one machine and have its certificate.
         name = None if context is None else node_of(peer)
+        try:
+            host, port = split(address)
+        except ValueError as error:
+            raise OSError(str(error)) from error
         try:
             _, stream = await asyncio.get_running_loop().create_connection(make, host, port, ssl=context, server_hostname=name)
         except UnicodeError as error:
@@ -43,13 +48,8 @@ class PeerWire:
 
     async def listen(self, address: str) -> socket.socket:
         """A socket that listens on the address. Raises OSError if the address cannot be used."""
-        host, port = split(address)
-        if host in ("", "::"):
-            return _everywhere(port)
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        # A name with addresses of both families, such as localhost, stands for its IPv4 address.
-        family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
-        return _not_blocking(socket.create_server(where[:2], family=family, backlog=BACKLOG))
+        found = await asyncio.to_thread(sockets.places, *split(address))
+        return sockets.listener(found[0], BACKLOG)
 
     async def accept(self, connection: socket.socket, make: Callable[[], P]) -> P:
         """The stream of an accepted connection, after the TLS handshake if there is one. Raises OSError."""
@@ -80,12 +80,6 @@ class PeerWire:
         return self._made[1:]
 
 
-def split(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[address]:port`."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
 def _context(role: int, pems: Pems) -> ssl.SSLContext:
     """Both ends are this program: require TLS 1.3, and a certificate from the authority."""
     context = ssl.SSLContext(role)
@@ -101,18 +95,6 @@ def _context(role: int, pems: Pems) -> ssl.SSLContext:
     finally:
         os.close(file)
     return context
-
-
-def _everywhere(port: int) -> socket.socket:
-    """Listen on all addresses of both families."""
-    if not socket.has_dualstack_ipv6():
-        return _not_blocking(socket.create_server(("", port), backlog=BACKLOG))
-    return _not_blocking(socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True))
-
-
-def _not_blocking(listener: socket.socket) -> socket.socket:
-    listener.setblocking(False)
-    return listener
 
 
 def peer_wire(tls: PeerTls) -> PeerWire:
