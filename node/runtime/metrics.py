@@ -209,6 +209,9 @@ SHARED_CLIENT_IDS = _counter(
 )
 PERMISSIONS_DENIED = _counter("ledgermq_permissions_denied_total", "Calls of users without the required permission.")
 OVER_QUOTA = _counter("ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS because of a quota, by kind of quota.", "kind")
+HTTP_CROWDED_OUT = _counter(
+    "ledgermq_http_crowded_out_total", "Connections of the HTTP port that were closed to make room for others; idle ones go first."
+)
 FRONT_CONNECTIONS = _gauge("ledgermq_front_connections", "Open client connections, if the port's front end counts them.")
 FRONT_BUFFERED_BYTES = _gauge(
     "ledgermq_front_buffered_bytes", "Memory of requests and answers in the port's front end, at most half of limits.buffered_bytes."
