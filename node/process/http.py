@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import generate_latest
@@ -43,6 +44,8 @@ CONNECTIONS_MAX = 256
 BACKLOG = 128
 PAGE_WITHIN_S = 30.0
 """A reader that has not taken its page by then loses its connection."""
+Siblings = Mapping[str, Mapping[str, Any] | None]
+"""What the other workers of the node answered; None: nothing."""
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -50,9 +53,15 @@ class Health:
     """The node's health and readiness, for the HTTP pages and the gRPC health service."""
 
     def __init__(
-        self, engine: Engine, unknown_groups: Callable[[], Sequence[str]], obstacles: Callable[[str], Sequence[str]] = lambda group: ()
+        self,
+        engine: Engine,
+        unknown_groups: Callable[[], Sequence[str]],
+        obstacles: Callable[[str], Sequence[str]] = lambda group: (),
+        warnings: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`obstacles` returns what may keep a broker group from having a leader, as far as this node can know."""
+        """`obstacles` returns what may keep a broker group from having a leader, as far as this node can know; `warnings` what an operator
+        must know although the node can serve: load balancers must not leave a majority because of a peer that it does not need."""
+        self.warnings = warnings
         self._engine = engine
         self._unknown_groups = unknown_groups
         self._obstacles = obstacles
@@ -305,17 +314,24 @@ class HttpServer:
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        reasons = [*await self._health.why_not_ready(), *await self._why_siblings_are_not_ready()]
+        siblings = {} if self._workers is None else await self._workers.json("/readyz")
+        reasons = [*await self._health.why_not_ready(), *self._why_siblings_are_not_ready(siblings)]
         # Names the answering node: if a node of another cluster took the port, a watcher must not take its answer for this node's.
-        details = {"reasons": reasons, **self._own} if self._trusts(request) else {}
+        told = {"reasons": reasons, "warnings": [*self._health.warnings(), *self._warnings_of(siblings)]}
+        details = {**told, **self._own} if self._trusts(request) else {}
         return web.json_response({"status": "not ready" if reasons else "ready", **details}, status=503 if reasons else 200)
 
-    async def _why_siblings_are_not_ready(self) -> list[str]:
+    @staticmethod
+    def _why_siblings_are_not_ready(siblings: Siblings) -> list[str]:
         found = []
-        for worker, answer in ({} if self._workers is None else await self._workers.json("/readyz")).items():
+        for worker, answer in siblings.items():
             reasons = ["it does not answer yet"] if answer is None else answer.get("reasons", ())
             found += [f"worker {worker}: {reason}" for reason in reasons]
         return found
+
+    @staticmethod
+    def _warnings_of(siblings: Siblings) -> list[str]:
+        return [f"worker {worker}: {warning}" for worker, answer in siblings.items() if answer for warning in answer.get("warnings", ())]
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         if not self._trusts(request):

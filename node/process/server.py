@@ -288,7 +288,7 @@ class Node:
         self.replicas = Replicas(config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers)
         self._users = UserAdmin(self.controller, sealer)
         self._build_admin(receipt_keys)
-        self.health = Health(self.engine, self._unknown_groups, self._obstacles)
+        self.health = Health(self.engine, self._unknown_groups, self._obstacles, self._peer_failures)
         figures = TopicFigures(config.cluster_id, config.node, self.engine, self.clock.now_ms, config.metrics.series_max)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
         speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
@@ -394,10 +394,10 @@ class Node:
         await self._call_server.stop(self.config.limits.drain_ms / 1000)
         if self._worker_proxy is not None:
             await self._worker_proxy.close()
+        self.forwarder.stop()
         self.replicas.stop()
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
-        self.forwarder.stop()
         await self.engine.stop(ENGINE_DRAIN_S)
         if self._tier_fetches is not None:
             await self._tier_fetches.stop()
@@ -664,11 +664,14 @@ class Node:
 
     def _obstacles(self, group: str) -> list[str]:
         waits = self._formation_check.obstacles(group)
-        links = [link for _, link in sorted(self.peers.links.items())]
-        waits += [f"peer {link.peer}: {link.refusal}" for link in links if link.refusal is not None]
+        waits += self._peer_failures()
         barred, objections = sorted(self._peer_identities.barred.items()), sorted(self._peer_identities.objections.items())
         waits += [f"not heard: {why}" for (name, _), why in barred if name == group]
         return waits + [f"not heard by {node}: {why}" for (name, node), why in objections if name == group]
+
+    def _peer_failures(self) -> list[str]:
+        """Why there is no connection to a peer, where that does not end by itself."""
+        return [f"peer {name}: {link.refusal}" for name, link in sorted(self.peers.links.items()) if link.refusal is not None]
 
     def _queued_bytes(self) -> dict[str, int]:
         return {name: link.queued_bytes for name, link in self.peers.links.items()}

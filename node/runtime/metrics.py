@@ -82,6 +82,13 @@ PEER_PACKETS_BARRED = _counter(
     "broker_group",
 )
 PEER_REFUSALS = _counter("ledgermq_peer_refusals_total", "Peer connections refused during the greeting, by reason.", "reason")
+PEER_TLS_FAILURES = _counter(
+    "ledgermq_peer_tls_failures_total",
+    "Connections between nodes that failed by TLS, by the peer that was called (empty: a caller) and by reason: expired, authority, name,"
+    " certificate, missing, protocol or refused (by the peer).",
+    "peer",
+    "reason",
+)
 PEER_CONNECTS = _counter("ledgermq_peer_connects_total", "Established outgoing streams to a peer.", "peer")
 CLOCK_STATE = _gauge(
     "ledgermq_clock_state",

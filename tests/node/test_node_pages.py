@@ -69,6 +69,9 @@ class FixedHealth:
     async def why_not_ready(self) -> list[str]:
         return self.reasons
 
+    def warnings(self) -> list[str]:
+        return ["peer n2: its certificate has ended"]
+
 
 class NoCollector:
     async def refresh(self, health: Any) -> None:
@@ -139,14 +142,17 @@ def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
     """Reasons and metrics name nodes, broker groups and topics: they are for this machine, unless the configuration opens them."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
     monkeypatch.setattr(web.Request, "remote", remote)
-    stalled = SimpleNamespace(json=answers({"n1.2": {"status": "stalled", "reasons": ["g2 has no leader"]}}), text=answers({}))
+    sibling = {"status": "stalled", "reasons": ["g2 has no leader"], "warnings": ["peer n3: it is strange"]}
+    stalled = SimpleNamespace(json=answers({"n1.2": sibling}), text=answers({}))
 
     async def main() -> None:
         server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), stalled, opened=opened)  # type: ignore[arg-type]
         async with TestClient(TestServer((await server._prepared()).app)) as client:
             health, ready, page = [await client.get(path) for path in ("/healthz", "/readyz", "/metrics")]
             assert (health.status, ready.status) == (503, 503)
-            full = {"workers": ["n1.2"]}, {"reasons": ["worker n1.2: g2 has no leader"], "cluster": "c", "node": "n1"}
+            warnings = ["peer n2: its certificate has ended", "worker n1.2: peer n3: it is strange"]
+            reasons = {"reasons": ["worker n1.2: g2 has no leader"], "warnings": warnings}
+            full = {"workers": ["n1.2"]}, {**reasons, "cluster": "c", "node": "n1"}
             of_health, of_ready = full if told else ({}, {})
             assert await health.json() == {"status": "stalled", **of_health}
             assert await ready.json() == {"status": "not ready", **of_ready}

@@ -91,6 +91,7 @@ class Overview:
             disk_used_bytes=used,
             disk_free_bytes=free,
         )
+        node.peer_failures.extend(link.refusal for _, link in sorted(self._links.items()) if link.refusal is not None)
         if self.clock is not None:
             standing = self.clock()
             node.clock, node.clock_offset_ms = standing.state.value, standing.offset_ms

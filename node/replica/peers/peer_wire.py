@@ -11,7 +11,11 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeVar
+
+from cryptography import x509
 
 from ledgermq.node.runtime import sockets
 from ledgermq.node.runtime.certificates import CertificateFiles, Pems
@@ -71,6 +75,13 @@ class PeerWire:
         shown = transport.get_extra_info("peercert") or {}
         return frozenset(name for _, name in shown.get("subjectAltName", ()))
 
+    def cut_off(self) -> EOFError:
+        """The error for a dialled connection that ended before the other side's first word."""
+        if self._files is None:
+            return EOFError()
+        own = x509.load_pem_x509_certificates(self._files.current().certificate)[0]
+        return CutOff(own.not_valid_after_utc < datetime.now(UTC))
+
     def _contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         """The contexts for outgoing and for incoming connections, from the newest files."""
         assert self._files is not None
@@ -78,6 +89,44 @@ class PeerWire:
         if self._made is None or self._made[0] is not pems:
             self._made = pems, _context(ssl.PROTOCOL_TLS_CLIENT, pems), _context(ssl.PROTOCOL_TLS_SERVER, pems)
         return self._made[1:]
+
+
+class CutOff(EOFError):
+    """The other side ended a connection between the TLS handshake and its first word. `ended`: the certificate of this side has ended.
+
+    A server in TLS 1.3 refuses a client's certificate when the handshake has ended for the client, and the loop closes such a connection
+    without the alert that says why. So the dialling side can only look at its own certificate."""
+
+    def __init__(self, ended: bool) -> None:
+        super().__init__()
+        self.ended = ended
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFailure:
+    """Why a connection failed by TLS. `reason`: one of `TLS_REASONS`, for the metric."""
+
+    reason: str
+    words: str
+
+
+TLS_REASONS = ("expired", "authority", "name", "certificate", "missing", "protocol", "refused")
+"""What this side says of the other's certificate; then: it showed none; it speaks no TLS; and it refuses the certificate of this side."""
+_BY_CODE = {**dict.fromkeys((9, 10), "expired"), **dict.fromkeys((2, 18, 19, 20, 21), "authority"), **dict.fromkeys((62, 63, 64), "name")}
+"""By the codes of OpenSSL's verification."""
+
+
+def tls_failure(error: BaseException) -> TlsFailure | None:
+    """What to tell about a failed connection; None if TLS was not the cause: the other side was only not there, or went away."""
+    if isinstance(error, CutOff):
+        words = "it has ended" if error.ended else "it ends the connection after the handshake; its log says why"
+        return TlsFailure("expired" if error.ended else "refused", words)
+    if not isinstance(error, ssl.SSLError) or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)):
+        return None
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsFailure(_BY_CODE.get(error.verify_code, "certificate"), error.verify_message)
+    said = error.reason or str(error)
+    return TlsFailure("missing" if "DID_NOT_RETURN" in said else "protocol", said.lower().replace("_", " "))
 
 
 def _context(role: int, pems: Pems) -> ssl.SSLContext:
