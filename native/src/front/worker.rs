@@ -27,6 +27,8 @@ use super::tls::Peer;
 
 const TLS_HANDSHAKE: u8 = 0x16;
 const HTTP2_PREFACE: u8 = b'P';
+/// Every client says at once what it speaks.
+const FIRST_BYTE: Duration = Duration::from_secs(5);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const FLUSH_AT: usize = 256;
 
@@ -405,6 +407,7 @@ impl Worker {
             let name = peer.address.clone();
             let opening = Box::pin(async {
                 if !wait.is_zero() {
+                    // Its turn may be later than a handshake may take.
                     sleep(wait).await;
                 }
                 let opening = worker.open_tcp(stream, peer, &state);
@@ -478,7 +481,16 @@ impl Worker {
         };
         stream.set_nodelay(true).map_err(failed)?;
         let mut first = [0u8];
-        if stream.peek(&mut first).await.map_err(failed)? == 0 {
+        let heard = timeout(FIRST_BYTE, stream.peek(&mut first))
+            .await
+            .map_err(|_| {
+                let seconds = FIRST_BYTE.as_secs();
+                (
+                    "slow",
+                    format!("it sent no protocol preface within {seconds} s"),
+                )
+            })?;
+        if heard.map_err(failed)? == 0 {
             return Err((
                 "garbage",
                 "it was closed before it said anything".to_owned(),
