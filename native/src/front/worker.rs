@@ -27,8 +27,6 @@ use super::tls::Peer;
 
 const TLS_HANDSHAKE: u8 = 0x16;
 const HTTP2_PREFACE: u8 = b'P';
-/// Every client says at once what it speaks.
-const FIRST_BYTE: Duration = Duration::from_secs(5);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const FLUSH_AT: usize = 256;
 
@@ -481,15 +479,15 @@ impl Worker {
         };
         stream.set_nodelay(true).map_err(failed)?;
         let mut first = [0u8];
-        let heard = timeout(FIRST_BYTE, stream.peek(&mut first))
-            .await
-            .map_err(|_| {
-                let seconds = FIRST_BYTE.as_secs();
-                (
-                    "slow",
-                    format!("it sent no protocol preface within {seconds} s"),
-                )
-            })?;
+        let within = self.shared.limits.first_byte;
+        let heard = timeout(within, stream.peek(&mut first)).await;
+        let heard = heard.map_err(|_| {
+            let seconds = within.as_secs_f64();
+            (
+                "slow",
+                format!("it sent no protocol preface within {seconds} s"),
+            )
+        })?;
         if heard.map_err(failed)? == 0 {
             return Err((
                 "garbage",
