@@ -104,7 +104,9 @@ class Guesses:
 def _place(address: str) -> str:
     if not is_ipv6(address):
         return address
-    return str(ipaddress.ip_network((address.partition("%")[0], PLACE_BITS_IPV6), strict=False))
+    six = ipaddress.IPv6Address(address.partition("%")[0])
+    # A socket for both families shows IPv4 addresses in this form.
+    return str(six.ipv4_mapped or ipaddress.IPv6Network((six, PLACE_BITS_IPV6), strict=False))
 
 
 class Sessions:

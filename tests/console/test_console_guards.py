@@ -16,7 +16,7 @@ pytest.importorskip("jinja2")
 from ledgermq.client.console import application, rendering
 from ledgermq.client.console.actions import ACTIONS
 from ledgermq.client.console.application import COOKIE, PAGES
-from ledgermq.client.console.sessions import GUESSERS_MAX, TRIES, TRIES_S, Guesses, Limits, TooMany
+from ledgermq.client.console.sessions import GUESSERS_MAX, TRIES, TRIES_S, Guesses, Limits, TooMany, _place
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.client.fake_cluster import admin_status
@@ -166,7 +166,9 @@ def test_guessers_are_counted_by_network_and_in_bounded_memory() -> None:
         guesses.begin("root", f"2001:db8::{number:x}", 0.0)
     with pytest.raises(TooMany):
         guesses.begin("root", "2001:db8::ffff", 0.0)
-    guesses.begin("root", "2001:db8:0:1::1", 0.0)
+    for elsewhere in ("2001:db8:0:1::1", "::ffff:192.0.2.1", "::ffff:192.0.2.2", "fe80::1%eth0"):
+        guesses.begin("root", elsewhere, 0.0)
+    assert _place("::ffff:192.0.2.1") == "192.0.2.1"
     for number in range(2 * GUESSERS_MAX):
         guesses.begin(f"u{number}", "192.0.2.1", 0.0)
         if not number % 100:
