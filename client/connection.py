@@ -7,7 +7,6 @@ Addresses, channels and deadlines live here. The meaning of a request, and of an
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import re
 import secrets
@@ -26,13 +25,13 @@ from ledgermq.client.errors import UNKNOWN_REMEDY, BadArgument, Refused, Unreach
 from ledgermq.client.service import Metadata
 from ledgermq.client.talks import Call, Pause, Step, Talk, carry_out, carry_out_async
 from ledgermq.client.transport import CHECK, cause_of, failure_of, transport_code
+from ledgermq.proto import host_port
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, Credentials, sign
 from ledgermq.proto.workers import MEMBER_METADATA, MEMBER_NAME, is_first
 
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
 OK = 20000
 PAUSE_S = 0.1
-_ENDPOINT = re.compile(rf"(?:(?P<node>{MEMBER_NAME})@)?" r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:;,/\[\]]+):(?P<port>[0-9]{1,5})")
 OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
@@ -66,7 +65,7 @@ class Address:
     @property
     def place(self) -> str:
         """The target to connect to."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port.joined(self.host, self.port)
 
     def __str__(self) -> str:
         return f"{self.node}@{self.place}" if self.node else self.place
@@ -76,10 +75,14 @@ def parse_endpoints(text: str) -> tuple[Address, ...]:
     """Parse `h:p;h:p` into addresses; `NODE@h:p` names a certain member behind an endpoint. Raises BadArgument with the accepted form."""
     found = []
     for part in (p.strip() for p in text.split(";")):
-        match = _ENDPOINT.fullmatch(part)
-        if match is None or not 0 < int(match["port"]) < 65536:
-            raise BadArgument(f"{part!r} is not an endpoint", "give them as 'host:port;host:port'")
-        found.append(Address(match["host"].strip("[]"), int(match["port"]), match["node"] or ""))
+        node, named, place = part.rpartition("@")
+        try:
+            host, port = host_port.split(place)
+        except ValueError:
+            host, port = "", 0
+        if not port or (named and re.fullmatch(MEMBER_NAME, node) is None):
+            raise BadArgument(f"{part!r} is not an endpoint", "give them as 'host:port;host:port', with IPv6 addresses in brackets")
+        found.append(Address(host, port, node))
     return tuple(found)
 
 
@@ -173,7 +176,7 @@ class Endpoints(Generic[C]):
 
     def guard_secret(self) -> None:
         """Refuse to send a secret unencrypted over a network. Raises BadArgument."""
-        open_to = [at.host for at in self.addresses if not (at.host == "localhost" or is_loopback(at.host))]
+        open_to = [at.host for at in self.addresses if not host_port.is_loopback(at.host)]
         if open_to and not self.tls:
             what = f"the secret would travel to {open_to[0]} unencrypted"
             raise BadArgument(what, "use --tls --ca FILE (in Python: tls, ca), or run the command on that machine")
@@ -285,11 +288,3 @@ class AsyncConnection(Endpoints[grpc.aio.Channel]):
 
     def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
         return grpc.aio.secure_channel(place, self._tls(), options) if self.tls else grpc.aio.insecure_channel(place, options)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this is an address of this machine alone; a name is not resolved."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -73,6 +73,8 @@ def _of_node(node: pb.NodeInfo, free_warning: int, free_critical: int, exact: bo
     if node.clock in _CLOCKS:
         offset = f"{node.clock_offset_ms:+d} ms off" if exact else units.offset_words(node.clock_offset_ms)
         yield Finding(Severity.WARNING, f"the clock of node {node.node} is {offset}: {_CLOCKS[node.clock]}")
+    for failure in node.peer_failures:
+        yield Finding(Severity.WARNING, f"node {node.node}: {failure}")
     if node.HasField("disk_free_bytes") and node.disk_free_bytes < max(free_warning, free_critical):
         severity = Severity.CRITICAL if node.disk_free_bytes < free_critical else Severity.WARNING
         free = f"{node.disk_free_bytes} bytes" if exact else units.size_words(node.disk_free_bytes)

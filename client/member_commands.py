@@ -19,15 +19,13 @@ from ledgermq.client.commands import Meter, cluster_command, confirmed, json_opt
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto import units
+from ledgermq.proto import host_port, units
 from ledgermq.proto.status import Code
 from ledgermq.proto.workers import WORKER_PORT_STEP, is_first, node_of, number_of
 
 PORT_STEPS = {"client": 0, "peer": 1000, "controller": 2000, "http": 3000}
 ASK_AGAIN_S = 0.3
-_HOST = r"(?P<host>\[[^\]]+\]|[^:\[\]]+)"
-_SHORT = re.compile(_HOST + r":(?P<port>\d{1,5})")
-_FULL = re.compile(_HOST + r":(?P<client>\d{1,5}):(?P<peer>\d{1,5}):(?P<controller>\d{1,5}):(?P<http>\d{1,5})")
+_FOUR_PORTS = re.compile(r"(?P<client>.+:\d+):(?P<peer>\d+):(?P<controller>\d+):(?P<http>\d+)", re.ASCII)
 
 Kind = pb.ChangeMemberRequest.Kind
 
@@ -41,15 +39,16 @@ class Address(click.ParamType[pb.NodeAddresses]):
         if isinstance(value, pb.NodeAddresses):
             return value
         text = str(value)
-        if match := _SHORT.fullmatch(text):
-            ports = {kind: int(match["port"]) + step for kind, step in PORT_STEPS.items()}
-        elif match := _FULL.fullmatch(text):
-            ports = {kind: int(match[kind]) for kind in PORT_STEPS}
-        else:
-            self.fail(f"{text!r} is not an address; give HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP", param, ctx)
+        match = _FOUR_PORTS.fullmatch(text)
+        try:
+            host, port = host_port.split(text if match is None else match["client"])
+        except ValueError:
+            self.fail(f"{text!r} is not an address; give HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP, IPv6 as [::1]:PORT", param, ctx)
+        derived = {kind: port + step for kind, step in PORT_STEPS.items()}
+        ports = derived if match is None else {**derived, **{kind: int(match[kind]) for kind in ("peer", "controller", "http")}}
         if not all(0 < port < 65536 for port in ports.values()):
             self.fail(f"{text!r} has a port above 65535, or derives one; give all four: HOST:CLIENT:PEER:CONTROLLER:HTTP", param, ctx)
-        return pb.NodeAddresses(**{kind: f"{match['host']}:{port}" for kind, port in ports.items()})
+        return pb.NodeAddresses(**{kind: host_port.joined(host, port) for kind, port in ports.items()})
 
 
 def of_member(node: str, address: pb.NodeAddresses | None, advertised: str | None) -> pb.NodeAddresses | None:
@@ -63,10 +62,10 @@ def of_member(node: str, address: pb.NodeAddresses | None, advertised: str | Non
     if is_first(node):
         return found
     for kind in ("peer", "controller"):
-        host, _, port = getattr(address, kind).rpartition(":")
-        if (above := int(port) + WORKER_PORT_STEP * (number_of(node) - 1)) > 65535:
+        host, port = host_port.split(getattr(address, kind))
+        if (above := port + WORKER_PORT_STEP * (number_of(node) - 1)) > 65535:
             raise BadArgument(f"{node} would have {kind} port {above}", "give its node lower ports, or run fewer workers")
-        setattr(found, kind, f"{host}:{above}")
+        setattr(found, kind, host_port.joined(host, above))
     return found
 
 
@@ -75,8 +74,12 @@ ADDRESS = Address()
 
 def advertised_address(value: str) -> str:
     """HOST:PORT, unchanged. Raises click.BadParameter."""
-    if (match := _SHORT.fullmatch(value)) is None or not 0 < int(match["port"]) < 65536:
-        raise click.BadParameter(f"{value!r} is not an address; give HOST:PORT", param_hint="--advertised")
+    try:
+        port = host_port.split(value)[1]
+    except ValueError:
+        port = 0
+    if not port:
+        raise click.BadParameter(f"{value!r} is not an address; give HOST:PORT, IPv6 as [::1]:PORT", param_hint="--advertised")
     return value
 
 

@@ -46,7 +46,7 @@ class ClusterStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., cluster_id: _Optional[str] = ..., health: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[BrokerGroupInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., level: _Optional[int] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("node", "endpoint", "up", "version", "disk_used_bytes", "disk_free_bytes", "native", "level_max", "clock", "clock_offset_ms", "disk")
+    __slots__ = ("node", "endpoint", "up", "version", "disk_used_bytes", "disk_free_bytes", "native", "level_max", "clock", "clock_offset_ms", "disk", "peer_failures")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     UP_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class NodeInfo(_message.Message):
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     CLOCK_OFFSET_MS_FIELD_NUMBER: _ClassVar[int]
     DISK_FIELD_NUMBER: _ClassVar[int]
+    PEER_FAILURES_FIELD_NUMBER: _ClassVar[int]
     node: str
     endpoint: str
     up: bool
@@ -69,7 +70,8 @@ class NodeInfo(_message.Message):
     clock: str
     clock_offset_ms: int
     disk: str
-    def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., native: _Optional[str] = ..., level_max: _Optional[int] = ..., clock: _Optional[str] = ..., clock_offset_ms: _Optional[int] = ..., disk: _Optional[str] = ...) -> None: ...
+    peer_failures: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., native: _Optional[str] = ..., level_max: _Optional[int] = ..., clock: _Optional[str] = ..., clock_offset_ms: _Optional[int] = ..., disk: _Optional[str] = ..., peer_failures: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeNodeRequest(_message.Message):
     __slots__ = ("node", "log_lines", "configuration")

@@ -21,6 +21,7 @@ from ledgermq.node.process import local
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
+from ledgermq.proto.host_port import joined
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ def http(cluster: LocalCluster, node: str, path: str) -> tuple[int, str]:
     """Status and text of a page of the node's HTTP port."""
     address = cluster.nodes[node]
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _KeepErrors())
-    with opener.open(f"http://{address.host}:{address.http_port}{path}", timeout=10) as response:
+    with opener.open(f"http://{joined(address.host, address.http_port)}{path}", timeout=10) as response:
         return response.status, response.read().decode()
 
 
@@ -113,7 +114,7 @@ class _KeepErrors(urllib.request.HTTPDefaultErrorHandler):
 def target(cluster: LocalCluster, node: str) -> str:
     """The node's client endpoint."""
     address = cluster.nodes[node]
-    return f"{address.host}:{address.client_port}"
+    return joined(address.host, address.client_port)
 
 
 def admin(cluster: LocalCluster, node: str, method: str, request: Any) -> Any:

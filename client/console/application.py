@@ -7,10 +7,12 @@ the headers that allow a page nothing but this console's own files.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.typedefs import Middleware
 
 from ledgermq.client.console import changing, messages, pages, receivers, replicas
@@ -19,10 +21,22 @@ from ledgermq.client.console.rendering import environment
 from ledgermq.client.console.sessions import Cluster, Limits, Session, Sessions, TooMany
 from ledgermq.client.console.views import SESSION, SESSIONS, TEMPLATES, Page, View, render
 from ledgermq.client.errors import ClusterError
+from ledgermq.proto import host_port
 
 COOKIE = "ledgermq_console"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+ACCESS_KEY_MAX = 255
+FORM_WITHIN_S = 30.0
+"""A browser sends a form at once; who has not sent it by then gets an error."""
 FORM_MAX_BYTES = 256 << 10
+FORM_TYPE = "application/x-www-form-urlencoded"
+IDLE_S = 20.0
+_LOG = logging.getLogger(__name__)
+_LOG.addFilter(lambda record: not record.exc_info or not isinstance(record.exc_info[1], (BadHttpMessage, web.RequestPayloadError)))
+"""Without what is only the sender's fault, and answered: nobody else may fill the stream that has the record of changes."""
+SERVED: dict[str, Any] = {"access_log": None, "logger": _LOG, "keepalive_timeout": IDLE_S, "auto_decompress": False}
+"""How the application is served. A connection is closed when it has been without a complete request for so long. No browser compresses a
+form, so a compressed one is not expanded, and is none."""
 ALIVE_S = 15.0
 """A stream of events without an event sends a comment after so long, so that a dead connection is found."""
 POLICY = "; ".join(
@@ -86,13 +100,16 @@ def _guard(allowed: frozenset[str], secure: bool) -> Middleware:
 
 
 async def _guarded(request: web.Request, handler: Handler, allowed: frozenset[str], secure: bool) -> web.StreamResponse:
-    host = urlsplit(f"//{request.host}").hostname or ""
+    try:
+        host = host_port.split(request.host, 0)[0]
+    except ValueError as error:
+        raise web.HTTPBadRequest(text="the header Host names no host") from error
     if host.lower() not in allowed:
         raise web.HTTPMisdirectedRequest(text=f"this console has no name {host!r}; start it with --host {host}")
     if request.path.startswith("/assets/"):
         return await handler(request)
     origin = request.headers.get("Origin")
-    if request.method == "POST" and origin is not None and urlsplit(origin).netloc != request.host:
+    if request.method == "POST" and origin is not None and origin.partition("://")[2] != request.host:
         raise web.HTTPForbidden(text="the form comes from another site")
     sessions = request.app[SESSIONS]
     background = "HX-Request" in request.headers or request.path == "/events"
@@ -114,10 +131,23 @@ async def _answered(request: web.Request, handler: Handler, session: Session | N
     if session is not None:
         request[SESSION] = session
         if request.method == "POST" and request.path != "/sign-in":
-            form = await request.post()
+            form = await _form(request)
             if not session.allows(str(form.get("csrf", ""))):
                 raise web.HTTPForbidden(text="the form does not come from this session; go back, load the page again, and repeat")
     return await handler(request)
+
+
+async def _form(request: web.Request) -> Mapping[str, Any]:
+    """The fields of a form, as the pages of this console send them. Raises HTTPBadRequest for anything else, and HTTPRequestTimeout."""
+    if request.content_type != FORM_TYPE or (request.charset or "utf-8").lower() != "utf-8":
+        raise web.HTTPBadRequest(text=f"a form is {FORM_TYPE} in UTF-8")
+    try:
+        async with asyncio.timeout(FORM_WITHIN_S):
+            return await request.post()
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout(text="the form did not come in time") from error
+    except (ValueError, web.RequestPayloadError) as error:
+        raise web.HTTPBadRequest(text="the form cannot be read") from error
 
 
 def _with_cookie(answer: web.StreamResponse, session: Session, secure: bool) -> web.StreamResponse:
@@ -161,13 +191,15 @@ async def _sign_in_page(request: web.Request, error: str = "", status: int = 200
 
 
 async def _sign_in(request: web.Request) -> web.StreamResponse:
-    form = await request.post()
+    form = await _form(request)
     access_key, secret_key = str(form.get("access_key", "")), str(form.get("secret_key", ""))
     if not access_key or not secret_key:
         return await _sign_in_page(request, "give both the access key and the secret", 400)
+    if len(access_key) > ACCESS_KEY_MAX:
+        return await _sign_in_page(request, f"no access key has more than {ACCESS_KEY_MAX} characters", 400)
     sessions = request.app[SESSIONS]
     try:
-        session = await sessions.sign_in(access_key, secret_key)
+        session = await sessions.sign_in(access_key, secret_key, request.remote or "")
     except TooMany as error:
         return await _sign_in_page(request, str(error), 429)
     except ClusterError as error:

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from ledgermq.client.commands import DURATION, cluster_command
-from ledgermq.client.connection import Connection, is_loopback, parse_endpoints
+from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument
+from ledgermq.proto import host_port
 
 _FILE = click.Path(path_type=Path)
 
@@ -50,14 +51,17 @@ def console(
     """
     from ledgermq.client.console import serving
 
-    (address,) = parse_endpoints(listen if not listen.endswith(":0") else listen[:-1] + "1")
+    try:
+        host, port = host_port.split(listen)
+        names = (host, *map(host_port.host_of, hosts))
+    except ValueError as error:
+        raise BadArgument(str(error), "correct --listen or --host") from error
     if (serve_certificate is None) != (serve_key is None):
         raise BadArgument("only one of --serve-certificate and --serve-key is given", "give both, or neither")
-    loopback = address.host == "localhost" or is_loopback(address.host)
-    if not (loopback or plain_http or serve_certificate):
-        what = f"{address.host} is not a loopback address: secrets would travel unencrypted"
+    if not (host_port.is_loopback(host) or plain_http or serve_certificate):
+        what = f"{host} is not a loopback address: secrets would travel unencrypted"
         raise BadArgument(what, "give --serve-certificate and --serve-key, or --plain-http behind a proxy")
-    place = serving.Place(address.host, 0 if listen.endswith(":0") else address.port, serve_certificate, serve_key, (address.host, *hosts))
+    place = serving.Place(host, port, serve_certificate, serve_key, names)
     files = click.get_current_context().obj["files"]
     wire = ["--tls"] if connection.tls else []
     for option, path in zip(("--ca", "--certificate", "--certificate-key"), files, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,10 +20,11 @@ import jinja2  # noqa: F401
 from aiohttp import web
 
 from ledgermq.client.connection import AsyncConnection, Connection
-from ledgermq.client.console.application import make_application
+from ledgermq.client.console.application import SERVED, make_application
 from ledgermq.client.console.auditing import Audits
 from ledgermq.client.console.sessions import Cluster, Limits
 from ledgermq.client.errors import BadArgument
+from ledgermq.proto import host_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +68,18 @@ def serve(connection: Connection, place: Place, wire: Sequence[str], *, idle_s: 
 
 async def _serve(cluster: Cluster, place: Place, limits: Limits) -> None:
     tls = place.tls()
-    runner = web.AppRunner(make_application(cluster, limits, place.names, secure=tls is not None), access_log=None)
+    application = make_application(cluster, limits, place.names, secure=tls is not None)
+    runner = web.AppRunner(application, **SERVED)
     await runner.setup()
     try:
         # An open page holds a connection for its events, which ends with the process.
-        site = web.TCPSite(runner, place.host, place.port, ssl_context=tls, shutdown_timeout=1.0)
         try:
-            await site.start()
+            await _site(runner, place, tls).start()
         except OSError as error:
-            what = f"{place.host}:{place.port} cannot be listened on ({error.strerror})"
+            what = f"{host_port.joined(place.host, place.port)} cannot be listened on ({error.strerror})"
             raise BadArgument(what, "choose another --listen") from error
-        host, port = runner.addresses[0][:2]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"ready: console={'http' if tls is None else 'https'}://{shown}:{port}/", flush=True)
+        shown = host_port.joined(*runner.addresses[0][:2])
+        print(f"ready: console={'http' if tls is None else 'https'}://{shown}/", flush=True)
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -86,3 +87,12 @@ async def _serve(cluster: Cluster, place: Place, limits: Limits) -> None:
             await ended.wait()
     finally:
         await runner.cleanup()
+
+
+def _site(runner: web.AppRunner, place: Place, tls: ssl.SSLContext | None) -> web.BaseSite:
+    """Raises OSError."""
+    if place.host == "::" and socket.has_dualstack_ipv6():
+        # The loop would take IPv6 alone.
+        both = socket.create_server((place.host, place.port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return web.SockSite(runner, both, ssl_context=tls, shutdown_timeout=1.0)
+    return web.TCPSite(runner, place.host, place.port, ssl_context=tls, shutdown_timeout=1.0)

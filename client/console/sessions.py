@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import secrets
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,13 +21,18 @@ from ledgermq.client.connection import AsyncConnection
 from ledgermq.client.console.auditing import Audits
 from ledgermq.client.console.watching import Watch
 from ledgermq.client.errors import Refused
+from ledgermq.proto.host_port import is_ipv6
 from ledgermq.proto.signature import Credentials
 from ledgermq.proto.status import Code
+from ledgermq.proto.token_bucket import TokenBucket
 
 SESSIONS_MAX = 64
 TRIES = 10
-"""Failed sign-ins within TRIES_S after which further ones are refused."""
+"""Failed sign-ins of one user from one place, within TRIES_S, after which further ones are refused."""
 TRIES_S = 60.0
+GUESSERS_MAX = 4096
+PLACE_BITS_IPV6 = 64
+"""One subscriber has at least so many addresses, so they count as one place."""
 ASKED_S = 5.0
 """For so long the console remembers that the cluster has authentication: requests without a session cost the cluster nothing."""
 
@@ -70,6 +76,39 @@ class TooMany(Exception):
     """The console refuses for its own safety: too many sessions or failed sign-ins."""
 
 
+class Guesses:
+    """Failed sign-ins, counted by user and by place together: neither does a stranger who guesses keep a user out who is elsewhere, nor
+    does one user keep out another who comes through the same proxy.
+
+    Only the latest `GUESSERS_MAX` are known. Who makes that many to be forgotten has used as many sign-ins as for ten guesses."""
+
+    def __init__(self) -> None:
+        self._left: OrderedDict[tuple[str, str], TokenBucket] = OrderedDict()
+
+    def begin(self, user: str, address: str, now: float) -> None:
+        """Count a sign-in as failed, from its start on: many at once are no way around the limit. Raises TooMany."""
+        who = (_place(address), user)
+        left = self._left.setdefault(who, TokenBucket(TRIES / TRIES_S, TRIES))
+        self._left.move_to_end(who)
+        if len(self._left) > GUESSERS_MAX:
+            self._left.popitem(last=False)
+        if left.available(now) < 1:
+            raise TooMany("too many failed sign-ins of this user from this address; wait a minute")
+        left.take(1, now)
+
+    def answered(self, user: str, address: str) -> None:
+        """The sign-in was none that failed for its keys."""
+        self._left.pop((_place(address), user), None)
+
+
+def _place(address: str) -> str:
+    if not is_ipv6(address):
+        return address
+    six = ipaddress.IPv6Address(address.partition("%")[0])
+    # A socket for both families shows IPv4 addresses in this form.
+    return str(six.ipv4_mapped or ipaddress.IPv6Network((six, PLACE_BITS_IPV6), strict=False))
+
+
 class Sessions:
     """All sessions of the process."""
 
@@ -81,7 +120,7 @@ class Sessions:
         self._open: Watch | None = None
         self._opening = asyncio.Lock()
         self._closed_at = float("-inf")
-        self._failed: deque[float] = deque(maxlen=TRIES)
+        self._guesses = Guesses()
 
     async def find(self, key: str, *, use: bool) -> Session | None:
         """The session of this cookie. `use`: the user did something, as opposed to a page that updates itself."""
@@ -109,24 +148,24 @@ class Sessions:
                 self._open = watch
         return await self._add("", self._open)
 
-    async def sign_in(self, access_key: str, secret_key: str) -> Session:
-        """Raises ClusterError if the cluster refuses the keys or does not answer, and TooMany."""
-        now = self._clock()
-        if len(self._failed) == TRIES and now - self._failed[0] < TRIES_S:
-            raise TooMany("too many failed sign-ins; wait a minute")
+    async def sign_in(self, access_key: str, secret_key: str, address: str) -> Session:
+        """`address`: where the browser is. Raises ClusterError if the cluster refuses the keys or does not answer, and TooMany."""
+        self._guesses.begin(access_key, address, self._clock())
         connection = self.cluster.connect(Credentials(access_key, secret_key))
         try:
             await AsyncAdmin(connection).status()
         except Refused as error:
             # A user who may not see the cluster is a user all the same.
             if error.code != Code.FORBIDDEN:
-                self._failed.append(now)
                 self.cluster.record({"event": "sign-in refused", "user": access_key})
                 await connection.close()
                 raise
         except BaseException:
+            # The cluster did not answer, so nothing was guessed.
+            self._guesses.answered(access_key, address)
             await connection.close()
             raise
+        self._guesses.answered(access_key, address)
         self.cluster.record({"event": "sign-in", "user": access_key})
         return await self._add(access_key, Watch(connection, self.cluster.audits))
 

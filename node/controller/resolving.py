@@ -6,11 +6,12 @@ this one. A failed look-up keeps the last result: a node stays reachable while t
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from ledgermq.proto.host_port import is_address
 
 Lookup = Callable[[str, None], Sequence[Any]]
 """Signature of `socket.getaddrinfo`."""
@@ -26,11 +27,9 @@ class Resolver:
         self._lock = threading.Lock()
 
     def resolve(self, host: str) -> tuple[str, ...]:
-        """The known addresses of a host; empty until its first look-up succeeds."""
-        try:
-            return (str(ipaddress.ip_address(host)),)
-        except ValueError:
-            pass
+        """The known addresses of a host, the IPv4 ones first; empty until its first look-up succeeds."""
+        if is_address(host):
+            return (host,)
         with self._lock:
             if host not in self._under_way:
                 thread = threading.Thread(target=self._look, args=(host,), name=f"look-up-{host}", daemon=True)
@@ -48,7 +47,8 @@ class Resolver:
             told = self._lookup(host, None)
         except (OSError, UnicodeError):
             told = ()
-        addresses = sorted({str(entry[4][0]) for entry in told if entry[0] == socket.AF_INET} or {str(entry[4][0]) for entry in told})
+        found = {(entry[0] != socket.AF_INET, str(entry[4][0])) for entry in told}
+        addresses = [address for _, address in sorted(found)]
         with self._lock:
             del self._under_way[host]
             if addresses:

@@ -15,14 +15,18 @@ import json
 import logging
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
-from pysyncobj.dns_resolver import globalDnsResolver
 from pysyncobj.node import Node, TCPNode
+from pysyncobj.poller import POLL_EVENT_TYPE
 from pysyncobj.tcp_connection import CONNECTION_STATE
+from pysyncobj.tcp_server import SERVER_STATE, TcpServer
 from pysyncobj.transport import TCPTransport
 
+from ledgermq.node.runtime import sockets
 from ledgermq.node.runtime.errors import ConfigError, FatalError
+from ledgermq.proto.host_port import joined, split
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_NAME, node_of
 
@@ -33,6 +37,7 @@ UNPROVEN_BYTES = 16 << 10
 """Bytes that a connection may send before its first valid frame; a greeting has a few hundred."""
 UNPROVEN_SECONDS = 5.0
 UNPROVEN_CONNECTIONS = 64
+BACKLOG = 64
 REBIND_SECONDS = 1.0
 LISTENER = "listener "
 """A node that only listens puts this before its name in the greeting."""
@@ -127,7 +132,7 @@ class Member(TCPNode):  # type: ignore[misc]  # the library has no types
         Node.__init__(self, name)
         self._directory = directory
         self._attempts = 0
-        self._where = ""
+        self._port = 0
 
     @property
     def address(self) -> str:
@@ -144,17 +149,37 @@ class Member(TCPNode):  # type: ignore[misc]  # the library has no types
         then the port."""
         places = self._directory.addresses.get(self.id) or ("",)
         rounds, place = divmod(self._attempts, len(places))
-        self._where = places[place]
         self._attempts += 1
-        found: tuple[str, ...] = self._directory.resolver.resolve(self._where.rsplit(":", 1)[0].strip("[]")) if self._where else ()
+        try:
+            host, self._port = split(places[place])
+        except ValueError:
+            return None
+        found: tuple[str, ...] = self._directory.resolver.resolve(host)
         return found[rounds % len(found)] if found else None
 
     @property
     def port(self) -> int:
-        return int(self._where.rsplit(":", 1)[1]) if self._where else 0
+        return self._port
 
     def __repr__(self) -> str:
         return f"Member({self.id})"
+
+
+class Listener(TcpServer):  # type: ignore[misc]  # the library has no types
+    """The library's server, on a socket that was made as those of the other ports."""
+
+    def __init__(self, poller: Any, place: sockets.Place, on_connection: Callable[[Any], None], conf: Any) -> None:
+        host, port = place[1]
+        buffers = {"sendBufferSize": conf.sendBufferSize, "recvBufferSize": conf.recvBufferSize}
+        super().__init__(poller, host, port, on_connection, connectionTimeout=conf.connectionTimeout, **buffers)
+        self._place = place
+
+    def bind(self) -> None:
+        """Raises OSError."""
+        made = sockets.listener(self._place, BACKLOG)
+        self._TcpServer__socket, self._TcpServer__fileno = made, made.fileno()
+        self._TcpServer__poller.subscribe(made.fileno(), self._TcpServer__onNewConnection, POLL_EVENT_TYPE.READ | POLL_EVENT_TYPE.ERROR)
+        self._TcpServer__state = SERVER_STATE.BINDED
 
 
 class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no types
@@ -333,11 +358,14 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             self._ready = False
 
     def _createServer(self) -> None:
+        """The library's server would know IPv6 addresses only without a name server, and by their text."""
         listen = self._quorum.conf.bindAddress
-        if globalDnsResolver().resolve(listen.rsplit(":", 1)[0]) is None:
-            what = f"the controller's listen address {listen} cannot be resolved"
-            raise ConfigError(what, "set listen_host to an address of this machine")
-        super()._createServer()
+        try:
+            place = sockets.places(*split(listen))[0]
+        except (OSError, ValueError) as error:
+            what = f"the controller's listen address {listen} cannot be resolved ({error})"
+            raise ConfigError(what, "set listen_host to an address of this machine") from error
+        self._server = Listener(self._quorum._poller, place, self._onNewIncomingConnection, self._quorum.conf)
 
     def _maybeBind(self) -> None:
         """Bind the port. A failure of the first attempt raises FatalError; a later one is logged and tried again."""
@@ -361,6 +389,6 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
 
 def _peer_name(plain: socket.socket) -> str:
     try:
-        return "{}:{}".format(*plain.getpeername()[:2])
+        return joined(*plain.getpeername()[:2])
     except OSError:
         return "a disconnected peer"

@@ -6,11 +6,7 @@ from ledgermq.node.controller.controller import ControllerConfig
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.runtime.config import NodeConfig
-
-
-def target(host: str, port: int) -> str:
-    """host:port, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+from ledgermq.proto.host_port import joined
 
 
 def addresses_of(config: NodeConfig) -> dict[str, dict[str, str]]:
@@ -18,10 +14,10 @@ def addresses_of(config: NodeConfig) -> dict[str, dict[str, str]]:
     `host`; the address for clients is the advertised one."""
     return {
         name: {
-            "client": target(*at.advertised),
-            "peer": target(at.host, at.peer_port),
-            "controller": target(at.host, at.controller_port),
-            "http": target(at.host, at.http_port),
+            "client": joined(*at.advertised),
+            "peer": joined(at.host, at.peer_port),
+            "controller": joined(at.host, at.controller_port),
+            "http": joined(at.host, at.http_port),
         }
         for name, at in config.members.items()
     }
@@ -34,7 +30,7 @@ def controller_config(config: NodeConfig, secret: bytes, roster: Roster) -> Cont
         addresses=roster.controllers(),
         first_voters=tuple(config.nodes),
         joining=bool(config.join),
-        listen=target(config.listen_host, config.address.controller_port),
+        listen=joined(config.listen_host, config.address.controller_port),
         directory=controller_directory(config),
         cluster_id=config.cluster_id,
         secret=secret,

@@ -27,6 +27,7 @@ from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import load, masked
 from ledgermq.node.runtime.config_types import NAME, parse_size_bytes
 from ledgermq.node.runtime.errors import FatalError
+from ledgermq.proto.host_port import host_of
 from ledgermq.proto.status import ExitCode
 
 _CONFIG_OPTION = click.option(
@@ -175,9 +176,13 @@ def mint(directory: Path, nodes: tuple[str, ...]) -> None:
     wanted: dict[str, tuple[str, ...]] = {}
     for text in nodes:
         name, equals, hosts = text.partition("=")
-        if not re.fullmatch(NAME, name) or not equals or not all(hosts.split(",")):
+        try:
+            known = tuple(map(host_of, hosts.split(",")))
+        except ValueError:
+            known = ()
+        if not re.fullmatch(NAME, name) or not equals or not known:
             raise click.UsageError(f"{text!r} is not NODE=HOST[,HOST]...; for example: n1=mq1.example.com,10.0.0.1")
-        wanted[name] = tuple(hosts.split(","))
+        wanted[name] = known
     try:
         made = minting.ensure(directory, wanted)
     except OSError as error:

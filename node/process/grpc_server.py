@@ -29,11 +29,11 @@ from ledgermq.node.frontend.ports import (
 )
 from ledgermq.node.frontend.rocketmq.messaging import REQUEST_BYTES
 from ledgermq.node.frontend.security.front import Front
-from ledgermq.node.process.addresses import target
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.answer_budget import ANSWERS, CONNECTION, connection_of
 from ledgermq.node.runtime.certificates import CertificateFiles, Pems
 from ledgermq.node.runtime.config_sections import Limits
+from ledgermq.proto.host_port import joined
 
 OPTIONS = (
     ("grpc.max_receive_message_length", REQUEST_BYTES),
@@ -111,7 +111,7 @@ class GrpcServer:
             if self._front.tls is not None and files is not None:
                 server.add_secure_port(f"unix:{self._front.tls}", server_credentials(files))
             return where.port
-        address = target(where.host, where.port)
+        address = joined(where.host, where.port)
         return server.add_insecure_port(address) if files is None else server.add_secure_port(address, server_credentials(files))
 
     def address_of(self, peer: str) -> str:

@@ -1,7 +1,11 @@
 """The HTTP port: `/healthz` (the process works), `/readyz` (it can serve), `/metrics` (Prometheus). No authentication, no secrets.
 
 Probes and load balancers ask from other machines, also where clients must authenticate: they get the verdict, and neither names nor
-reasons. Those, and `/metrics`, are for callers on this machine, unless the configuration opens them (`NodeConfig.opens_http`).
+reasons. Those, and `/metrics`, are for callers on this machine, unless the configuration opens them (`NodeConfig.opens_http`). A browser
+on this machine is such a caller for every page that it shows; a page of another site can reach this port, by a name of its own that
+resolves to this machine, but only under that name (DNS rebinding). So a caller must also name this node as the configuration does.
+
+Callers without a proof hold little: a connection without a request in it ends after `IDLE_S`, and the number of connections is bounded.
 
 A node is ready if every broker group hosted here has a known leader, this replica has applied everything it knows to be committed, a leader
 on this node serves, and the controller knows the broker groups, so that topics can be created. Both health answers come from the loop,
@@ -11,8 +15,8 @@ between two turns of the groups, so a node whose turns stand still does not answ
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import generate_latest
@@ -24,16 +28,24 @@ from ledgermq.node.process.node_pages import WorkerPages, merged_metrics
 from ledgermq.node.process.topic_figures import TopicFigures
 from ledgermq.node.replica.consensus.catch_up import STATES
 from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.runtime import metrics, mirrored
+from ledgermq.node.runtime import metrics, mirrored, sockets
 from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.proto import kernels
+from ledgermq.proto.host_port import is_address, is_loopback, split
 from ledgermq.proto.types import ReplicaStatus, Role
 
 ANSWER_WITHIN_S = 5.0
 PAGES_AT_ONCE = 4
 """How many pages of metrics, which may have some MiB, are in memory at a time. Further readers wait."""
+IDLE_S = 20.0
+"""A connection is closed when it has been without a complete request for so long. Collectors that ask every 15 s keep theirs."""
+CONNECTIONS_MAX = 256
+"""Above this number, the oldest connections without a request in hand make room: strangers who hold connections keep no probe out."""
+BACKLOG = 128
 PAGE_WITHIN_S = 30.0
 """A reader that has not taken its page by then loses its connection."""
+Siblings = Mapping[str, Mapping[str, Any] | None]
+"""What the other workers of the node answered; None: nothing."""
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -41,9 +53,15 @@ class Health:
     """The node's health and readiness, for the HTTP pages and the gRPC health service."""
 
     def __init__(
-        self, engine: Engine, unknown_groups: Callable[[], Sequence[str]], obstacles: Callable[[str], Sequence[str]] = lambda group: ()
+        self,
+        engine: Engine,
+        unknown_groups: Callable[[], Sequence[str]],
+        obstacles: Callable[[str], Sequence[str]] = lambda group: (),
+        warnings: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`obstacles` returns what may keep a broker group from having a leader, as far as this node can know."""
+        """`obstacles` returns what may keep a broker group from having a leader, as far as this node can know; `warnings` what an operator
+        must know although the node can serve: load balancers must not leave a majority because of a peer that it does not need."""
+        self.warnings = warnings
         self._engine = engine
         self._unknown_groups = unknown_groups
         self._obstacles = obstacles
@@ -198,23 +216,48 @@ class HttpServer:
         workers: WorkerPages | None = None,
         *,
         opened: bool = True,
+        names: Collection[str] = (),
     ) -> None:
-        """`workers`: asks the other workers of this node, if this worker answers for the node. `opened`: other machines may read all pages;
-        otherwise they get the verdicts of the probes only."""
+        """`workers`: asks the other workers of this node, if this worker answers for the node. `opened`: everyone may read all pages;
+        otherwise only callers on this machine, under its addresses, `localhost` or one of `names`, get more than the verdicts of the
+        probes."""
         self._own = {"cluster": cluster_id, "node": node}
         self._opened = opened
+        self._names = frozenset(name.lower() for name in ("localhost", *names))
         self._node = node
         self._workers = workers
         self._health = health
         self._collector = collector
         self._runner: web.AppRunner | None = None
         self._pages = asyncio.Semaphore(PAGES_AT_ONCE)
+        self._answering: set[web.RequestHandler] = set()
+        self._listeners: list[asyncio.Server] = []
 
     async def listen(self, hosts: Sequence[str], port: int) -> None:
         """Listen on TCP. Raises OSError if the port is taken."""
-        runner = await self._prepared()
+        server, loop = (await self._prepared()).server, asyncio.get_running_loop()
+        assert server is not None
+
+        def connection() -> web.RequestHandler:
+            self._make_room(server)
+            return server()
+
         for host in hosts:
-            await web.TCPSite(runner, host, port, reuse_address=True).start()
+            for place in await asyncio.to_thread(sockets.places, host, port):
+                self._listeners.append(await loop.create_server(connection, sock=sockets.listener(place, BACKLOG)))
+
+    @property
+    def port(self) -> int:
+        """The port that was opened first."""
+        return int(self._listeners[0].sockets[0].getsockname()[1])
+
+    def _make_room(self, server: web.Server) -> None:
+        # A closed connection loses its transport at once, and leaves the list later.
+        held = [connection for connection in server.connections if connection.transport is not None]
+        idle_first = sorted(held, key=self._answering.__contains__)
+        for connection in idle_first[: max(0, len(held) - CONNECTIONS_MAX + 1)]:
+            metrics.HTTP_CROWDED_OUT.inc()
+            connection.force_close()
 
     async def listen_for_siblings(self, path: str) -> None:
         """Listen on a Unix socket for the worker that answers for the node, and that decides what a caller may read. Raises OSError."""
@@ -222,23 +265,42 @@ class HttpServer:
         await web.UnixSite(await self._prepared(), path).start()
 
     async def _prepared(self) -> web.AppRunner:
-        app = web.Application(client_max_size=1024)
+        app = web.Application(client_max_size=1024, middlewares=[self._answered])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
+        limits = {"keepalive_timeout": IDLE_S, "auto_decompress": False}
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5, **limits)
         await self._runner.setup()
         metrics.REGISTRY.register(self._collector)
         return self._runner
 
     async def stop(self) -> None:
+        for listener in self._listeners:
+            listener.close()
         if self._runner is not None:
             metrics.REGISTRY.unregister(self._collector)
             await self._runner.cleanup()
 
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        self._answering.add(request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            self._answering.discard(request.protocol)
+
     def _trusts(self, request: web.Request) -> bool:
         """Whether the caller may read names, reasons and metrics."""
-        return self._opened or _on_this_machine(request.remote or "")
+        return self._opened or (is_loopback(request.remote or "") and self._is_called(request.headers.get("Host")))
+
+    def _is_called(self, host: str | None) -> bool:
+        """Whether this node is called that, with or without a port. Browsers always say what they called it."""
+        try:
+            name = None if host is None else split(host, 0)[0]
+        except ValueError:
+            return False
+        return name is None or is_address(name) or name.lower() in self._names
 
     async def _healthz(self, request: web.Request) -> web.Response:
         try:
@@ -252,21 +314,29 @@ class HttpServer:
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        reasons = [*await self._health.why_not_ready(), *await self._why_siblings_are_not_ready()]
+        siblings = {} if self._workers is None else await self._workers.json("/readyz")
+        reasons = [*await self._health.why_not_ready(), *self._why_siblings_are_not_ready(siblings)]
         # Names the answering node: if a node of another cluster took the port, a watcher must not take its answer for this node's.
-        details = {"reasons": reasons, **self._own} if self._trusts(request) else {}
+        told = {"reasons": reasons, "warnings": [*self._health.warnings(), *self._warnings_of(siblings)]}
+        details = {**told, **self._own} if self._trusts(request) else {}
         return web.json_response({"status": "not ready" if reasons else "ready", **details}, status=503 if reasons else 200)
 
-    async def _why_siblings_are_not_ready(self) -> list[str]:
+    @staticmethod
+    def _why_siblings_are_not_ready(siblings: Siblings) -> list[str]:
         found = []
-        for worker, answer in ({} if self._workers is None else await self._workers.json("/readyz")).items():
+        for worker, answer in siblings.items():
             reasons = ["it does not answer yet"] if answer is None else answer.get("reasons", ())
             found += [f"worker {worker}: {reason}" for reason in reasons]
         return found
 
+    @staticmethod
+    def _warnings_of(siblings: Siblings) -> list[str]:
+        return [f"worker {worker}: {warning}" for worker, answer in siblings.items() if answer for warning in answer.get("warnings", ())]
+
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         if not self._trusts(request):
-            what = "metrics are for callers on this machine; access.allow_open_http opens them (docs/security.md)\n"
+            what = "metrics are for callers on this machine, by an address or a configured name; access.allow_open_http opens them"
+            what += " (docs/security.md)\n"
             return web.Response(text=what, status=403)
         async with self._pages:
             await self._collector.refresh(self._health)
@@ -290,13 +360,3 @@ async def _taken(request: web.Request, page: bytes) -> web.StreamResponse:
         if request.transport is not None:
             request.transport.abort()
     return response
-
-
-def _on_this_machine(remote: str) -> bool:
-    """Whether a peer's address is one that only this machine has."""
-    try:
-        address = ipaddress.ip_address(remote)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback

@@ -33,6 +33,7 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup, NodeAddress
 from ledgermq.node.runtime.config_loading import ENV_PREFIX, is_setting, validate
 from ledgermq.node.runtime.errors import FatalError
+from ledgermq.proto.host_port import joined
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_PORT_STEP, node_of, worker_name
 from ledgermq.storage.identity import NODE_FILE
@@ -199,7 +200,7 @@ class LocalCluster:
     @property
     def endpoints(self) -> str:
         """The endpoints in the format of the clients, separated by semicolons."""
-        return ";".join(f"{address.host}:{address.client_port}" for address in self.nodes.values())
+        return ";".join(joined(address.host, address.client_port) for address in self.nodes.values())
 
     def data(self, member: str) -> Path:
         """The directory of a node, or of one of its workers."""
@@ -269,7 +270,7 @@ class LocalCluster:
         """Whether this node, and not another process on its port, answers "ready" at /readyz."""
         address = self.nodes[node]
         try:
-            with _OPENER.open(f"http://{address.host}:{address.http_port}/readyz", timeout=2) as response:
+            with _OPENER.open(f"http://{joined(address.host, address.http_port)}/readyz", timeout=2) as response:
                 answer = json.loads(response.read(ANSWER_BYTES))
         except (http.client.HTTPException, OSError, ValueError):
             # URLError is an OSError. Any other program may listen there until the node has found out that the port is taken.

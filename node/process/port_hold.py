@@ -19,6 +19,7 @@ import errno
 import socket
 
 from ledgermq.node.runtime.errors import FatalError
+from ledgermq.proto.host_port import joined
 from ledgermq.proto.status import ExitCode
 
 WILDCARDS = ("0.0.0.0", "::")
@@ -48,7 +49,7 @@ class PortHold:
                 if not self._sockets:
                     raise absent or OSError(errno.EADDRNOTAVAIL, "no address")
             except OSError as error:
-                what = f"client_port {host}:{port} cannot be opened: it is taken, or not an address of this machine"
+                what = f"client_port {joined(host, port)} cannot be opened: it is taken, or not an address of this machine"
                 raise FatalError(ExitCode.PORT_TAKEN, what, "stop what uses it, or set the node's client_port to another port") from error
             undo.pop_all()
 

@@ -67,7 +67,7 @@ from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.quotas import Quotas
 from ledgermq.node.frontend.security.sealing import Sealer
-from ledgermq.node.process.addresses import addresses_of, controller_config, target
+from ledgermq.node.process.addresses import addresses_of, controller_config
 from ledgermq.node.process.client_port import call_server, listening
 from ledgermq.node.process.health_service import SERVICE as HEALTH
 from ledgermq.node.process.health_service import HealthService
@@ -98,6 +98,7 @@ from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto import kernels
+from ledgermq.proto.host_port import joined
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import ExitCode, LedgerError
@@ -287,11 +288,15 @@ class Node:
         self.replicas = Replicas(config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers)
         self._users = UserAdmin(self.controller, sealer)
         self._build_admin(receipt_keys)
-        self.health = Health(self.engine, self._unknown_groups, self._obstacles)
+        self.health = Health(self.engine, self._unknown_groups, self._obstacles, self._peer_failures)
         figures = TopicFigures(config.cluster_id, config.node, self.engine, self.clock.now_ms, config.metrics.series_max)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
         speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
-        self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for, opened=config.opens_http)
+        at = config.address
+        names = (config.listen_host, at.host, at.advertised[0])
+        self.http = HttpServer(
+            config.cluster_id, config.node, self.health, collector, speaks_for, opened=config.opens_http, names=names
+        )
         own = {} if self._workers is None else {"worker": config.node}
         self._metrics_exporter = exporter_of(config.metrics, config.node, collector, self.health, own)
         self._health_service = HealthService(MESSAGING, LOG)
@@ -355,7 +360,7 @@ class Node:
         if self._tiering is not None:
             self._tiering.start()
         host, address = self.config.listen_host, self.config.address
-        await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
+        await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(joined(host, address.peer_port)))
         await self._listen("client_port", address.client_port, self._listen_clients)
         if is_first(self.config.node):
             await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_hosts, address.http_port))
@@ -389,10 +394,10 @@ class Node:
         await self._call_server.stop(self.config.limits.drain_ms / 1000)
         if self._worker_proxy is not None:
             await self._worker_proxy.close()
+        self.forwarder.stop()
         self.replicas.stop()
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
-        self.forwarder.stop()
         await self.engine.stop(ENGINE_DRAIN_S)
         if self._tier_fetches is not None:
             await self._tier_fetches.stop()
@@ -557,7 +562,7 @@ class Node:
         try:
             await open_port()
         except (OSError, RuntimeError) as error:
-            where = f"{self.config.listen_host}:{port}"
+            where = joined(self.config.listen_host, port)
             remedy = f"stop what uses it, or set nodes.{self.config.node}.{key} to another port"
             what = f"{key} {where} cannot be opened: it is taken, or not an address of this machine"
             raise FatalError(ExitCode.PORT_TAKEN, what, remedy) from error
@@ -660,11 +665,14 @@ class Node:
 
     def _obstacles(self, group: str) -> list[str]:
         waits = self._formation_check.obstacles(group)
-        links = [link for _, link in sorted(self.peers.links.items())]
-        waits += [f"peer {link.peer}: {link.refusal}" for link in links if link.refusal is not None]
+        waits += self._peer_failures()
         barred, objections = sorted(self._peer_identities.barred.items()), sorted(self._peer_identities.objections.items())
         waits += [f"not heard: {why}" for (name, _), why in barred if name == group]
         return waits + [f"not heard by {node}: {why}" for (name, node), why in objections if name == group]
+
+    def _peer_failures(self) -> list[str]:
+        """Why there is no connection to a peer, where that does not end by itself."""
+        return [f"peer {name}: {link.refusal}" for name, link in sorted(self.peers.links.items()) if link.refusal is not None]
 
     def _queued_bytes(self) -> dict[str, int]:
         return {name: link.queued_bytes for name, link in self.peers.links.items()}

@@ -6,7 +6,6 @@ in `config_sections.py`, `config_cluster.py` and `security_sections.py`.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -29,9 +28,10 @@ from ledgermq.node.runtime.config_sections import (
     Tiered,
     Tracing,
 )
-from ledgermq.node.runtime.config_types import Member, Name, Section
+from ledgermq.node.runtime.config_types import Host, Member, Name, Section
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.runtime.security_sections import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls, objection_to_secret
+from ledgermq.proto.host_port import is_loopback, joined
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import node_of, worker_name
 
@@ -48,7 +48,8 @@ class NodeConfig(Section):
     node: Member
     """The name of this node; in the process of a worker, the name of that worker."""
     data: Path
-    listen_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    listen_host: Host = "127.0.0.1"
+    """Where every port listens: `0.0.0.0` for all IPv4 addresses of this machine, `::` for all addresses of both families."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cluster: Cluster
     nodes: Annotated[dict[Name, NodeAddress], Field(min_length=1)]
@@ -119,7 +120,7 @@ class NodeConfig(Section):
                 other, its = taken.setdefault(where, (name, kind))
                 shared = kind == its and kind in SHARED_PORTS and node_of(name) == node_of(other)
                 if (other, its) != (name, kind) and not shared:
-                    raise ValueError(f"nodes.{name}.{kind} uses {where[0]}:{where[1]}, as does nodes.{other}.{its}")
+                    raise ValueError(f"nodes.{name}.{kind} uses {joined(*where)}, as does nodes.{other}.{its}")
 
     @property
     def members(self) -> dict[str, NodeAddress]:
@@ -231,15 +232,15 @@ class NodeConfig(Section):
 
     @property
     def opens_http(self) -> bool:
-        """Whether the HTTP port tells everything to every caller. If not, callers from other machines learn only whether the node works and
-        whether it is ready."""
-        return bool(self.access.allow_unauthenticated or self.access.allow_open_http) or is_loopback(self.listen_host)
+        """Whether the HTTP port tells everything to every caller. If not, callers from other machines, and those that call this one by a
+        foreign name, learn only whether the node works and whether it is ready."""
+        return bool(self.access.allow_unauthenticated or self.access.allow_open_http)
 
     @property
     def http_hosts(self) -> tuple[str, ...]:
         """Where the HTTP port listens: at `listen_host`, and always where this machine can ask for everything."""
-        everywhere = self.opens_http or self.listen_host == "0.0.0.0"
-        return (self.listen_host,) if everywhere else (self.listen_host, "127.0.0.1")
+        everywhere = self.opens_http or is_loopback(self.listen_host) or self.listen_host in ("0.0.0.0", "::")
+        return (self.listen_host,) if everywhere else (self.listen_host, "::1" if ":" in self.listen_host else "127.0.0.1")
 
 
 def _read_secret_file(path: Path, key: str, remedy: str = "") -> bytes:
@@ -253,13 +254,3 @@ def _read_secret_file(path: Path, key: str, remedy: str = "") -> bytes:
         raise FatalError(ExitCode.UNSAFE, what, f"{create}, or correct {key}") from error
     except OSError as error:
         raise FatalError(ExitCode.UNSAFE, f"the secret file {path} cannot be read ({error.strerror})", f"check {key}") from error
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic import Field, SecretStr, model_validator
 
-from ledgermq.node.runtime.config_types import Bytes, Member, Milliseconds, Name, Port, Section
+from ledgermq.node.runtime.config_types import Bytes, Host, Member, Milliseconds, Name, Port, Section
 from ledgermq.proto.workers import WORKER_PORT_STEP, WORKERS_MAX, together
 
 HA_SETTINGS = ("ack", "min_in_sync", "in_sync_lag_ms", "in_sync_lag_bytes", "transfer")
@@ -21,12 +21,12 @@ DEFAULT_MIN_IN_SYNC = 2
 class NodeAddress(Section):
     """Where peers and clients reach one node."""
 
-    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    host: Host = "127.0.0.1"
     client_port: Port = 8081
     peer_port: Port = 9081
     controller_port: Port = 10081
     http_port: Port = 11081
-    advertised_host: Annotated[str, Field(min_length=1)] | None = None
+    advertised_host: Host | None = None
     """The host that clients are told, if they reach the node under another one than its peers do; by default `host`."""
     advertised_port: Port | None = None
     """The port that clients are told; by default `client_port`."""

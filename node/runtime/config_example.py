@@ -7,7 +7,7 @@ EXAMPLE = """\
 # LEDGERMQ_DELIVERY__LIVENESS_MS=30s) or as --set key=value (e.g. --set delivery.liveness_ms=30s); --set wins.
 node: n1                       # this node; must be one of `nodes`
 data: ./ledgermq-data/n1       # its directory; created when missing
-listen_host: 127.0.0.1         # 0.0.0.0 to be reachable from other machines
+listen_host: 127.0.0.1         # 0.0.0.0 to be reachable from other machines; "::" for IPv6 and IPv4
 log_level: info                # debug, info, warning, error
 cluster:
   id: 6f9619ff-8b86-4d01-b42d-00cf4fc964ff   # the same on all nodes; create one with: uuidgen

@@ -19,6 +19,7 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_types import Section
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.runtime.logs import MASK
+from ledgermq.proto.host_port import is_ipv6
 
 ENV_PREFIX = "LEDGERMQ_"
 # Variables of the client commands, of the audit, of compose.yaml, of the examples and of the build; they are not settings of a node.
@@ -96,6 +97,9 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _scalar(text: str) -> Any:
     """A value given as text: YAML for lists, maps, numbers and booleans, otherwise the text itself."""
+    if is_ipv6(text.removeprefix("[").removesuffix("]")):
+        # YAML reads `::` as a map and `[fd00::1]` as a list.
+        return text
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:

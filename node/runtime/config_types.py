@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ledgermq.proto import units
+from ledgermq.proto.host_port import host_of
 from ledgermq.proto.workers import MEMBER_NAME, NODE_NAME
 
 NAME = f"^{NODE_NAME}$"
@@ -37,6 +38,8 @@ def parse_size_bytes(value: object) -> object:
 Milliseconds = Annotated[int, BeforeValidator(parse_duration_ms), Field(ge=0, le=366 * 86_400_000)]
 Bytes = Annotated[int, BeforeValidator(parse_size_bytes), Field(ge=0, le=1 << 46)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+Host = Annotated[str, Field(min_length=1), AfterValidator(host_of)]
+"""A name or an address; an IPv6 address with or without brackets, which the value does not have."""
 Name = Annotated[str, Field(pattern=NAME)]
 Member = Annotated[str, Field(pattern=f"^{MEMBER_NAME}$")]
 """The name of a node, or of one of its workers."""

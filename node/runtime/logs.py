@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 from aiohttp.http_exceptions import BadHttpMessage
+from aiohttp.web import RequestPayloadError
 from structlog.typing import EventDict, FilteringBoundLogger
 
 from ledgermq.node.runtime import metrics
@@ -62,7 +63,7 @@ class _ThroughStructlog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, BadHttpMessage):
+        if isinstance(error, (BadHttpMessage, RequestPayloadError)):
             # The sender is at fault and gets an answer; logging the error would fill the log with the sender's garbage.
             return
         if record.name == GRPC and str(error).startswith(CALL_IS_OVER):

@@ -82,6 +82,13 @@ PEER_PACKETS_BARRED = _counter(
     "broker_group",
 )
 PEER_REFUSALS = _counter("ledgermq_peer_refusals_total", "Peer connections refused during the greeting, by reason.", "reason")
+PEER_TLS_FAILURES = _counter(
+    "ledgermq_peer_tls_failures_total",
+    "Connections between nodes that failed by TLS, by the peer that was called (empty: a caller) and by reason: expired, authority, name,"
+    " certificate, missing, protocol or refused (by the peer).",
+    "peer",
+    "reason",
+)
 PEER_CONNECTS = _counter("ledgermq_peer_connects_total", "Established outgoing streams to a peer.", "peer")
 CLOCK_STATE = _gauge(
     "ledgermq_clock_state",
@@ -210,6 +217,9 @@ SHARED_CLIENT_IDS = _counter(
 )
 PERMISSIONS_DENIED = _counter("ledgermq_permissions_denied_total", "Calls of users without the required permission.")
 OVER_QUOTA = _counter("ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS because of a quota, by kind of quota.", "kind")
+HTTP_CROWDED_OUT = _counter(
+    "ledgermq_http_crowded_out_total", "Connections of the HTTP port that were closed to make room for others; idle ones go first."
+)
 FRONT_CONNECTIONS = _gauge("ledgermq_front_connections", "Open client connections, if the port's front end counts them.")
 FRONT_BUFFERED_BYTES = _gauge(
     "ledgermq_front_buffered_bytes", "Memory of requests and answers in the port's front end, at most half of limits.buffered_bytes."

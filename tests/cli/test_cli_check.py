@@ -124,6 +124,10 @@ def full(found: pb.ClusterStatusResponse) -> None:
     found.nodes[0].disk = "full"
 
 
+def tls_fails(found: pb.ClusterStatusResponse) -> None:
+    found.nodes[0].peer_failures.append("the certificate of node n3 is refused (certificate has expired); renew it")
+
+
 def nothing(found: pb.ClusterStatusResponse) -> None:
     del found.groups[:]
 
@@ -138,6 +142,7 @@ def nothing(found: pb.ClusterStatusResponse) -> None:
         (disk(5 * GIB - 1), 1, "node n1 has 5.00 GiB of free disk space"),
         (disk(GIB - 1), 2, "of free disk space"),
         (state("repairing"), 1, "g1 on n3 is repairing"),
+        (tls_fails, 1, "node n1: the certificate of node n3 is refused (certificate has expired)"),
         (clock("agreed", 999), 0, "nodes up: 3"),
         (clock("uncertain", 999_999), 0, "nodes up: 3"),
         (clock("off", 400 * 86_400_000), 1, "the clock of node n1 is 400 d ahead: a majority of the nodes has another time"),

@@ -36,6 +36,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
         (["status", "--tls", "--certificate", "x"], "only one of --certificate and --certificate-key"),
         (["certificates", "tls", "n1"], "is not NODE=HOST"),
         (["certificates", "tls", "n1=a,,b"], "is not NODE=HOST"),
+        (["certificates", "tls", "n1=a:8081"], "is not NODE=HOST"),
+        (["certificates", "tls", "n1=[::1"], "is not NODE=HOST"),
         (["certificates", "tls", "../n1=a"], "is not NODE=HOST"),
     ],
 )

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from ledgermq.client.connection import AsyncConnection
 from ledgermq.client.console import auditing
-from ledgermq.client.console.application import COOKIE, make_application
+from ledgermq.client.console.application import COOKIE, SERVED, make_application
 from ledgermq.client.console.sessions import Cluster, Limits
 from ledgermq.client.console.views import SESSIONS
 from ledgermq.proto import admin_pb2 as pb
@@ -26,7 +26,7 @@ class Server(TestServer):
     """As the console is served: what a request began is not cut short when its browser leaves."""
 
     async def _make_runner(self, **options: Any) -> Any:
-        return await super()._make_runner(**{**options, "handler_cancellation": False})
+        return await super()._make_runner(**{**options, **SERVED, "handler_cancellation": False})
 
 
 class Browser:

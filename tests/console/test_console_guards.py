@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from aiohttp import web
 
 pytest.importorskip("jinja2")
 
-from ledgermq.client.console import rendering
+from ledgermq.client.console import application, rendering
 from ledgermq.client.console.actions import ACTIONS
-from ledgermq.client.console.application import PAGES
-from ledgermq.client.console.sessions import TRIES, Limits
+from ledgermq.client.console.application import COOKIE, PAGES
+from ledgermq.client.console.sessions import GUESSERS_MAX, TRIES, TRIES_S, Guesses, Limits, TooMany, _place
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.client.fake_cluster import admin_status
@@ -121,18 +123,115 @@ def test_a_user_without_permissions_may_sign_in() -> None:
     browse(use)
 
 
-def test_guessing_is_slow() -> None:
-    """After several failures within a minute no further keys are tried."""
+def test_guessing_is_slow_and_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After several failures within a minute no further keys of that user are tried for that address, and then one in six seconds; the
+    user gets in from elsewhere, and another one from there."""
+    where = ["192.0.2.1"]
+    monkeypatch.setattr(web.Request, "remote", property(lambda _: where[0]))
 
     async def use(browser: Browser) -> None:
         require_keys(browser)
+        browser.sessions._clock = lambda: 1000.0
         for _ in range(TRIES):
-            await browser.post("/sign-in", 401, access_key="mallory", secret_key="a guess")
+            await browser.post("/sign-in", 401, access_key="admin", secret_key="a guess")
         before = browser.calls()
-        assert "wait" in await browser.post("/sign-in", 429, access_key="root", secret_key="the secret of root")
+        assert "wait" in await browser.post("/sign-in", 429, access_key="admin", secret_key="the secret of admin")
         assert browser.calls() == before
+        await browser.post("/sign-in", access_key="root", secret_key="the secret of root")
+        where[0] = "192.0.2.2"
+        await browser.post("/sign-in", 401, access_key="admin", secret_key="a guess")
+        where[0] = "192.0.2.1"
+        browser.sessions._clock = lambda: 1000.0 + TRIES_S / TRIES + 1
+        await browser.post("/sign-in", 401, access_key="admin", secret_key="a guess")
+        await browser.post("/sign-in", 429, access_key="admin", secret_key="a guess")
 
     browse(use)
+
+
+def test_guesses_at_once_are_no_way_around_the_limit() -> None:
+    """A sign-in counts from its start; one that succeeds, or that nobody answers, is taken back with those before it."""
+    guesses = Guesses()
+    for _ in range(TRIES):
+        guesses.begin("root", "192.0.2.1", 5.0)
+    with pytest.raises(TooMany):
+        guesses.begin("root", "192.0.2.1", 5.0)
+    guesses.answered("root", "192.0.2.1")
+    guesses.begin("root", "192.0.2.1", 5.0)
+
+
+def test_guessers_are_counted_by_network_and_in_bounded_memory() -> None:
+    """The addresses of one IPv6 subscriber are one place. The oldest are forgotten first."""
+    guesses = Guesses()
+    for number in range(TRIES):
+        guesses.begin("root", f"2001:db8::{number:x}", 0.0)
+    with pytest.raises(TooMany):
+        guesses.begin("root", "2001:db8::ffff", 0.0)
+    for elsewhere in ("2001:db8:0:1::1", "::ffff:192.0.2.1", "::ffff:192.0.2.2", "fe80::1%eth0"):
+        guesses.begin("root", elsewhere, 0.0)
+    assert _place("::ffff:192.0.2.1") == "192.0.2.1"
+    for number in range(2 * GUESSERS_MAX):
+        guesses.begin(f"u{number}", "192.0.2.1", 0.0)
+        if not number % 100:
+            with pytest.raises(TooMany):
+                guesses.begin("root", "2001:db8::1", 0.0)
+    assert len(guesses._left) == GUESSERS_MAX
+
+
+FORM = "application/x-www-form-urlencoded"
+HOSTILE = [
+    *((f"GET / HTTP/1.1\r\nHost: {host}\r\n", b"") for host in ("[", "[::1", "::1", "a b", "", "h:x", "h:99999", "[n1]", "user@127.0.0.1")),
+    *(
+        (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n", body)
+        for path in ("/sign-in", "/do/create-topic", "/sign-out")
+        for kind, body in (
+            (f"{FORM}; charset=utf-77", b"a=b"),
+            (f"{FORM}; charset=utf-16", b"a"),
+            (f"{FORM}; charset=idna", b"a=b"),
+            (f"{FORM}; charset=", b"a=\xff"),
+            (FORM, b"a=\xff\xfe"),
+            ("multipart/form-data", b"x"),
+            ("multipart/form-data; boundary=b", b"--b\r\nContent-Transfer-Encoding: x\r\n\r\nx\r\n--b--"),
+            (f"{FORM}\r\nContent-Encoding: gzip", b"no gzip"),
+            (f"{FORM}\r\nContent-Encoding: deflate", b"\x00"),
+            (f"{FORM}\r\nTransfer-Encoding: chunked", b"zz\r\n"),
+            (f"{FORM}\r\nOrigin: http://[", b"a=b"),
+            ("\x80", b"a=b"),
+            ("", b"a=b"),
+        )
+    ),
+    ("POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: " + FORM + "\r\n", b"secret_key=s&access_key=" + b"k" * 300),
+]
+
+
+@pytest.mark.parametrize(("head", "body"), HOSTILE)
+def test_what_no_browser_sends_is_refused_without_a_traceback(head: str, body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Before and after a sign-in: the log holds the record of changes, which nobody else may fill."""
+
+    async def use(browser: Browser) -> None:
+        for cookie in ("", f"Cookie: {COOKIE}={browser.session.id}\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", browser.client.port)
+            size = "" if "chunked" in head else f"Content-Length: {len(body)}\r\n"
+            writer.write(f"{head}{cookie}Connection: close\r\n{size}\r\n".encode("latin-1") + body)
+            status = int((await reader.readline()).split()[1])
+            writer.close()
+            assert status in (400, 401, 403, 421), (status, head)
+        assert not caplog.records
+
+    signed_in(use)
+
+
+def test_a_form_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger who sends the head of a form holds a task and a connection."""
+    monkeypatch.setattr(application, "FORM_WITHIN_S", 0.05)
+
+    async def use(browser: Browser) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", browser.client.port)
+        writer.write(f"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {FORM}\r\nContent-Length: 9\r\n\r\na".encode())
+        async with asyncio.timeout(20):
+            assert (await reader.readline()).split()[1] == b"408"
+        writer.close()
+
+    signed_in(use)
 
 
 @pytest.mark.parametrize(("limits", "passed"), [(Limits(10, 1000), 11.0), (Limits(1000, 10), 11.0)], ids=["idle", "absolute"])

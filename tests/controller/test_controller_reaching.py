@@ -70,6 +70,31 @@ def test_a_place_that_does_not_greet_is_given_up_for_the_next(tmp_path: Path, pl
     asyncio.run(run())
 
 
+class OverIpv6(Cluster):
+    """Nodes at IPv6 addresses. The first listens on everything; every node's first place is one of a form that no network knows."""
+
+    def config(self, name: str, secret: bytes = SECRET) -> ControllerConfig:
+        ports = {node: at.rpartition(":")[2] for node, at in self.addresses.items()}
+        places = {node: ("fe80::1%lo:1", f"[::1]:{port}") for node, port in ports.items()}
+        return replace(super().config(name, secret), addresses=places, listen=f"[{'::' if name == 'n1' else '::1'}]:{ports[name]}")
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_a_quorum_over_ipv6(tmp_path: Path) -> None:
+    """Brackets in the places and none in the sockets; `::` takes IPv4 too. A place that is none costs an attempt, and not the thread."""
+
+    async def run() -> None:
+        cluster = OverIpv6(tmp_path)
+        try:
+            await cluster.start()
+            await cluster.until(lambda: all(controller.health.ready for controller in cluster.running.values()), SECONDS)
+            socket.create_connection(("127.0.0.1", int(cluster.addresses["n1"].rpartition(":")[2])), SECONDS).close()
+        finally:
+            await cluster.stop()
+
+    asyncio.run(run())
+
+
 class Line:
     """A connection between two nodes: it carries bytes until it is cut, and then keeps both ends open without carrying anything."""
 
@@ -210,11 +235,11 @@ def test_a_name_that_means_another_address_is_heard_of_with_the_next_attempt() -
 
 
 def test_addresses_need_no_look_up_and_the_older_kind_goes_first() -> None:
-    """As the library did: an IPv6 address only where there is no other."""
+    """The others follow: a node may listen at one kind alone, whatever its name has."""
     names = Names(["::1", "10.0.0.2", "10.0.0.1"])
     resolver = Resolver(names)
     assert resolver.resolve("127.0.0.1") == ("127.0.0.1",) and resolver.resolve("::1") == ("::1",) and not names.asked
-    assert resolved(resolver, "n1") == ("10.0.0.1", "10.0.0.2")
+    assert resolved(resolver, "n1") == ("10.0.0.1", "10.0.0.2", "::1")
 
 
 def test_a_look_up_that_hangs_holds_nobody_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from ledgermq.client.connection import Connection
 from ledgermq.client.receiving import Receiver
+from ledgermq.node.frontend.security import minting
 from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.cluster import create_topic, leader, running, target, wait_for
 from tests.contract.test_contract_unread import call, frame, pull_of
@@ -43,6 +45,7 @@ FAULTS = {
     "LedgerMQWritesRefused": "full file systems of all nodes",
     "LedgerMQSlowDisk": "syncs of 150 ms",
     "LedgerMQClockOff": "a wall clock that is set an hour ahead",
+    "LedgerMQPeerTls": "a node that comes back with a certificate that has ended",
     "LedgerMQStrangeDirectory": "a node that comes back with a directory that was replaced, while no leader can admit it",
     "LedgerMQConsumersBehind": "a consumer that receives and stays away",
     "LedgerMQDeadLetters": "a message that is received and never acknowledged",
@@ -181,6 +184,28 @@ def test_an_alert_of_a_wrong_clock(tmp_path: Path, bad_disks: type[BadDisks]) ->
         seen.wait_firing("LedgerMQClockOff", instance=seen.instance(node))
         cluster.set_clock(node, 0)
         seen.wait_calm("LedgerMQClockOff")
+
+
+def test_the_alert_of_a_certificate_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the node that has it; it ends when the files are replaced, without a restart."""
+    with running(tmp_path, tls=True) as cluster, watching(cluster, tmp_path) as seen:
+        seen.begin("LedgerMQPeerTls")
+        one, _, three = cluster.nodes
+        tls, ended = cluster.directory / "tls", tmp_path / "ended"
+        shutil.copytree(tls, ended)
+        (ended / f"{three}.pem").unlink()
+        monkeypatch.setattr(minting, "NODE_DAYS", -0.01)
+        minting.ensure(ended, {three: (cluster.nodes[three].host,)})
+        cluster.kill(three)
+        for kind in ("key", "pem"):
+            shutil.copy(tls / f"{three}.{kind}", tmp_path / f"{three}.{kind}")
+            shutil.copy(ended / f"{three}.{kind}", tls / f"{three}.{kind}")
+        cluster.start(three)
+        seen.wait_firing("LedgerMQPeerTls", instance=seen.instance(one), peer=three, reason="expired")
+        for kind in ("key", "pem"):
+            shutil.copy(tmp_path / f"{three}.{kind}", tls / f"{three}.{kind}")
+        cluster.wait_ready()
+        seen.wait_calm("LedgerMQPeerTls")
 
 
 def test_alerts_of_what_is_slow_and_what_is_never_done(tmp_path: Path, bad_disks: type[BadDisks]) -> None:

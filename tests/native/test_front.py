@@ -1116,6 +1116,25 @@ def test_slow_handshakes_end(begin: bytes) -> None:
     asyncio.run(wait())
 
 
+def test_silence_ends_before_a_slow_handshake() -> None:
+    """A client that has said what it speaks has more time, and the time until its turn counts for neither."""
+
+    async def wait() -> None:
+        async with running(first_byte_s=0.05, handshake_s=0.2, new_connections_per_s=2.5) as (driver, listener):
+            first = await Raw.open(listener.port)
+            await first.until(by_hand.SETTINGS)
+            late = await Raw.open(listener.port)
+            await late.until(by_hand.SETTINGS)
+            assert "slow" not in driver.front.stats()["refused"], "its turn came after 400 ms"
+            silent = await Raw.open(listener.port, greet=False)
+            assert await silent.to_the_end() == []
+            await driver.until_refused("slow")
+            for raw in (first, late):
+                raw.close()
+
+    asyncio.run(wait())
+
+
 @in_loop
 async def test_calls_beyond_the_advertised_number_are_refused() -> None:
     """The client may repeat such a call (REFUSED_STREAM), and the connection goes on."""

@@ -174,6 +174,15 @@ def test_set_wins_over_environment_and_environment_over_file(tmp_path: Path) -> 
     assert (loaded.log_level, loaded.delivery.liveness_ms) == ("debug", 3000)
 
 
+@pytest.mark.parametrize(("text", "host"), [("::", "::"), ("::1", "::1"), ("[::]", "::"), ("[fd00::1]", "fd00::1"), ("fd00::1", "fd00::1")])
+def test_an_ipv6_address_in_a_setting_is_no_yaml(text: str, host: str, tmp_path: Path) -> None:
+    """YAML would read some of them as maps and lists."""
+    path = tmp_path / "node.yaml"
+    path.write_text(EXAMPLE)
+    loaded = load(path, [f"listen_host={text}"], {"LEDGERMQ_NODES__N1__HOST": text})
+    assert (loaded.listen_host, loaded.nodes["n1"].host) == (host, host)
+
+
 SERVICE_LINKS = {
     "LEDGERMQ_SERVICE_HOST": "10.96.0.17",
     "LEDGERMQ_SERVICE_PORT": "8081",
@@ -404,7 +413,9 @@ OPEN = "anyone who reaches the port may read and write"
 @pytest.mark.parametrize(
     ("settings", "hosts", "opened"),
     [
-        ({}, ["127.0.0.1"], True),
+        ({}, ["127.0.0.1"], False),
+        ({"listen_host": "[::1]"}, ["::1"], False),
+        ({"listen_host": "fd00::4", "access": {"authentication": "required"}}, ["fd00::4", "::1"], False),
         ({"listen_host": "0.0.0.0", "access": {"allow_unauthenticated": OPEN}}, ["0.0.0.0"], True),
         ({"listen_host": "0.0.0.0", "access": {"authentication": "required"}}, ["0.0.0.0"], False),
         ({"listen_host": "10.0.0.4", "access": {"authentication": "required"}}, ["10.0.0.4", "127.0.0.1"], False),
@@ -418,7 +429,7 @@ OPEN = "anyone who reaches the port may read and write"
         ),
         (
             {"listen_host": "::", "tls": {"mode": "required", "certificate_file": "c", "key_file": "k", "client_ca_file": "a"}},
-            ["::", "127.0.0.1"],
+            ["::"],
             False,
         ),
     ],
@@ -504,6 +515,26 @@ def test_clients_are_told_the_advertised_address_and_peers_the_own_one() -> None
     without = validate({**example(), "nodes": {**example()["nodes"], "n1": {**example()["nodes"]["n1"], "workers": 2}}})
     for kind in ("peer", "controller", "http"):
         assert {name: at[kind] for name, at in found.items()} == {name: at[kind] for name, at in addresses_of(without).items()}
+
+
+def test_ipv6_hosts_have_brackets_only_in_front_of_a_port() -> None:
+    """Either form is read, and one form is written; two forms of one address are one address."""
+    tree = changed("nodes.n1.host", "[fd00::1]")
+    tree["nodes"]["n2"]["host"], tree["listen_host"] = "fd00::2", "[::]"
+    found = validate(tree)
+    assert (found.nodes["n1"].host, found.nodes["n2"].host, found.listen_host) == ("fd00::1", "fd00::2", "::")
+    assert [addresses_of(found)[name]["peer"] for name in ("n1", "n2")] == ["[fd00::1]:9081", "[fd00::2]:9082"]
+    tree["nodes"]["n2"] |= {"host": "fd00::1", "client_port": 8081}
+    with pytest.raises(ConfigError, match=re.escape("nodes.n2.client_port uses [fd00::1]:8081, as does nodes.n1.client_port")):
+        validate(tree)
+
+
+@pytest.mark.parametrize("key", ["listen_host", "nodes.n1.host", "nodes.n1.advertised_host"])
+@pytest.mark.parametrize("host", ["", "n1:8081", "[n1]", "[::1]:8081", "::1::", "fe80::1%eth0", "n 1"])
+def test_what_is_no_host_is_refused_before_anything_starts(key: str, host: str) -> None:
+    """Otherwise the node would find out when it opens a port, or its peers when they look for it."""
+    with pytest.raises(ConfigError, match=re.escape(key)):
+        validate(changed(key, host))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
@@ -297,6 +298,33 @@ def test_failures_of_the_executor_answer_a_forwarded_call() -> None:
         assert (await bench.forwarder.execute_for_peer("n2", forwarded())).refusal == "internal"
 
     run(main)
+
+
+def test_an_orderly_end_is_no_bug_of_the_executor() -> None:
+    """A call that loses a part of this node under it has an unknown outcome; one that comes later was not done. Neither is logged."""
+
+    async def main() -> None:
+        bench = Bench("n1")
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def loses_its_part(*_: object) -> Sequence[bytes]:
+            begun.set()
+            await ended.wait()
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+        bench.forwarder.start(loses_its_part)
+        calls = [asyncio.create_task(bench.forwarder.execute_for_peer("n2", call)) for call in (forwarded(), forwarded(group=""))]
+        await begun.wait()
+        bench.forwarder.stop()
+        ended.set()
+        assert [(await call).refusal for call in calls] == ["unknown-outcome"] * 2
+        later = await bench.forwarder.execute_for_peer("n2", forwarded())
+        assert later.not_leader and not later.HasField("leader")
+        assert (await bench.forwarder.execute_for_peer("n2", forwarded(group=""))).refusal == "busy"
+
+    with capture_logs() as lines:
+        run(main)
+    assert not lines
 
 
 def test_group_without_a_replica_here_is_found_through_its_replicas() -> None:

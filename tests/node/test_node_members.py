@@ -24,7 +24,7 @@ from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
 
 Kind = pb.ChangeMemberRequest.Kind
 NODES = {name: {kind: f"{name}:{port}" for port, kind in enumerate(ADDRESS_KINDS)} for name in ("n1", "n2", "n3")}
-FOURTH = pb.NodeAddresses(client="n4:0", peer="n4:1", controller="n4:2", http="n4:3")
+FOURTH = pb.NodeAddresses(client="n4:4", peer="n4:1", controller="n4:2", http="n4:3")
 
 
 class FakeController:
@@ -274,6 +274,10 @@ def test_a_node_that_did_not_answer_when_it_was_added_is_let_in_later(bench: Ben
         (Kind.REMOVE, "n4", {}, Conflict, "n4 is not part of this cluster"),
         (Kind.SET_ADDRESS, "n4", {"addresses": FOURTH}, Conflict, "n4 is not part of this cluster"),
         (Kind.SET_ADDRESS, "n2", {}, BadRequest, "an address is needed"),
+        *(
+            (Kind.SET_ADDRESS, "n2", {"addresses": pb.NodeAddresses(peer=at)}, BadRequest, "the peer address .* is not an address")
+            for at in ("new", "new:0", "new:x", "::1:9081", "[::1]", "a:1:2")
+        ),
         (Kind.REMOVE, "n2", {"broker_groups": ["g9"]}, BadRequest, "broker group 'g9' does not exist; known: g1, g2"),
         (Kind.UNKNOWN, "n2", {}, BadRequest, "does not know that kind"),
     ],

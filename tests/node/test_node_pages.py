@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from ledgermq.node.process import http
 from ledgermq.node.process.http import HttpServer
 from ledgermq.node.process.node_pages import WorkerPages, merged_metrics
 from ledgermq.node.runtime import metrics
+from ledgermq.proto.host_port import joined
 
 NAMES = ("n1", "n1.2")
 
@@ -66,6 +68,9 @@ class FixedHealth:
 
     async def why_not_ready(self) -> list[str]:
         return self.reasons
+
+    def warnings(self) -> list[str]:
+        return ["peer n2: its certificate has ended"]
 
 
 class NoCollector:
@@ -137,19 +142,142 @@ def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
     """Reasons and metrics name nodes, broker groups and topics: they are for this machine, unless the configuration opens them."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
     monkeypatch.setattr(web.Request, "remote", remote)
-    stalled = SimpleNamespace(json=answers({"n1.2": {"status": "stalled", "reasons": ["g2 has no leader"]}}), text=answers({}))
+    sibling = {"status": "stalled", "reasons": ["g2 has no leader"], "warnings": ["peer n3: it is strange"]}
+    stalled = SimpleNamespace(json=answers({"n1.2": sibling}), text=answers({}))
 
     async def main() -> None:
         server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), stalled, opened=opened)  # type: ignore[arg-type]
         async with TestClient(TestServer((await server._prepared()).app)) as client:
             health, ready, page = [await client.get(path) for path in ("/healthz", "/readyz", "/metrics")]
             assert (health.status, ready.status) == (503, 503)
-            full = {"workers": ["n1.2"]}, {"reasons": ["worker n1.2: g2 has no leader"], "cluster": "c", "node": "n1"}
+            warnings = ["peer n2: its certificate has ended", "worker n1.2: peer n3: it is strange"]
+            reasons = {"reasons": ["worker n1.2: g2 has no leader"], "warnings": warnings}
+            full = {"workers": ["n1.2"]}, {**reasons, "cluster": "c", "node": "n1"}
             of_health, of_ready = full if told else ({}, {})
             assert await health.json() == {"status": "stalled", **of_health}
             assert await ready.json() == {"status": "not ready", **of_ready}
             assert page.status == (200 if told else 403)
             assert told or "access.allow_open_http" in await page.text()
+        await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        *((name, True) for name in ("127.0.0.1:11081", "[::1]:11081", "LocalHost:11081", "localhost", "10.1.2.3:1", "N1.Example:11081")),
+        *((name, False) for name in ("evil.example:11081", "evil.example", "n1.example.evil:1", "[", "[::1", "", "n1.example:x", "a b")),
+    ],
+)
+def test_a_page_of_another_site_learns_nothing_by_a_name_of_its_own(host: str, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser on this machine may be sent here by a name that resolves to this machine, but not by an address, nor by a name of the
+    configuration. Probes get their verdict by any name."""
+    monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
+
+    async def main() -> None:
+        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), opened=False, names=("n1.example",))  # type: ignore[arg-type]
+        await server.listen(["127.0.0.1"], 0)
+        for path, answer in (("/metrics", b"200" if told else b"403"), ("/readyz", b"200"), ("/healthz", b"200")):
+            head, body = await ask(server.port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            assert head.split()[1] == answer, (path, head)
+            assert path != "/readyz" or (b"reasons" in body) is told
+        head, _ = await ask(server.port, b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert head.split()[1] == b"200", "a collector that names nothing is no browser"
+        await server.stop()
+
+    asyncio.run(main())
+
+
+async def ask(port: int, request: bytes) -> tuple[bytes, bytes]:
+    """The status line, and what follows it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    head, _, rest = (await reader.read()).partition(b"\r\n")
+    writer.close()
+    return head, rest
+
+
+HALVES = (b"", b"GET /met", b"GET /readyz HTTP/1.1\r\nHost: n1\r\n", b"POST /readyz HTTP/1.1\r\nContent-Length: 9\r\n")
+
+
+@pytest.mark.parametrize("sent", HALVES)
+def test_a_request_that_is_never_sent_whole_ends(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that follows another, and also if it goes on byte by byte."""
+    monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
+    monkeypatch.setattr(http, "IDLE_S", 0.2)
+
+    async def main() -> None:
+        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
+        await server.listen(["127.0.0.1"], 0)
+        for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(before + sent)
+            ended = asyncio.create_task(reader.read())
+            async with asyncio.timeout(20):
+                while not ended.done():
+                    if sent and not writer.is_closing():
+                        writer.write(b"a")
+                    await asyncio.sleep(0.01)
+            answer = ended.exception() or ended.result()
+            assert isinstance(answer, ConnectionError) or answer.count(b"HTTP/1.1 200") == bool(before), answer
+            writer.close()
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def test_strangers_who_hold_connections_keep_no_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest idle connections make room, those with a request in hand stay, and the closed ones are counted."""
+    monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 4)
+    may_answer = asyncio.Event()
+
+    class Slow(FixedHealth):
+        async def statuses(self) -> dict[str, Any]:
+            await may_answer.wait()
+            return {}
+
+    async def main() -> None:
+        server: Any = HttpServer("c", "n1", Slow([]), NoCollector())  # type: ignore[arg-type]
+        await server.listen(["127.0.0.1"], 0)
+        crowded_out = metrics.HTTP_CROWDED_OUT._value.get()
+        asking = asyncio.create_task(ask(server.port, b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"))
+        async with asyncio.timeout(60):
+            while not server._answering:
+                await asyncio.sleep(0.001)
+            held = []
+            for number in range(10):
+                held.append(await asyncio.open_connection("127.0.0.1", server.port))
+                while len(server._runner.server.connections) < min(number + 2, 4):
+                    await asyncio.sleep(0.001)
+                assert len(server._runner.server.connections) <= 4 + 1, "one may be on its way out"
+                if number >= 3:
+                    assert await held[number - 3][0].read() == b"", "the oldest has made room"
+            assert not asking.done()
+            may_answer.set()
+            assert b"200" in (await asking)[0]
+        assert metrics.HTTP_CROWDED_OUT._value.get() == crowded_out + 7
+        for _, writer in held:
+            writer.close()
+        await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+@pytest.mark.parametrize(("listens", "reached"), [("::", ("127.0.0.1", "::1")), ("::1", ("::1",)), ("0.0.0.0", ("127.0.0.1",))])
+def test_the_pages_are_where_the_configuration_says(listens: str, reached: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`::` is both families, as on the other ports, although the loop's own servers make it one."""
+    monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
+
+    async def main() -> None:
+        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
+        await server.listen([listens], 0)
+        async with aiohttp.ClientSession() as session:
+            for host in reached:
+                async with session.get(f"http://{joined(host, server.port)}/healthz") as response:
+                    assert response.status == 200
         await server.stop()
 
     asyncio.run(main())
@@ -177,7 +305,7 @@ def test_readers_that_do_not_take_their_page_hold_few_of_them(monkeypatch: pytes
         pages = LargePages()
         server: Any = HttpServer("c", "n1", FixedHealth([]), pages)  # type: ignore[arg-type]
         await server.listen(["127.0.0.1"], 0)
-        host, port = server._runner.addresses[0]
+        host, port = "127.0.0.1", server.port
         idle = [await asyncio.open_connection(host, port) for _ in range(10)]
         for _, writer in idle:
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n")

@@ -273,7 +273,8 @@ def test_without_the_right_wire_no_greeting_begins(tmp_path: Path, who: str) -> 
             async with asyncio.timeout(20):
                 while link._failures < 2:
                     await asyncio.sleep(0.01)
-            assert not link.up and link.refusal is None and not here.links and not there.links
+            assert not link.up and not here.links and not there.links
+            assert (link.refusal is None) is (who == "plaintext"), "only who uses TLS can say that it fails"
 
     run(main())
 
@@ -691,7 +692,7 @@ def test_a_peer_that_takes_what_is_sent_however_slowly_is_not_given_up(monkeypat
     run(main())
 
 
-WHERE = (("[::]", ("127.0.0.1", "[::1]")), ("localhost", ("127.0.0.1",)), ("0.0.0.0", ("127.0.0.1",)))
+WHERE = (("[::]", ("127.0.0.1", "[::1]")), ("[::1]", ("[::1]",)), ("localhost", ("127.0.0.1",)), ("0.0.0.0", ("127.0.0.1",)))
 
 
 @pytest.mark.parametrize(("listens", "reached"), WHERE)
@@ -710,6 +711,13 @@ def test_the_port_is_where_the_configuration_says(listens: str, reached: tuple[s
         listener.close()
 
     run(main())
+
+
+@pytest.mark.parametrize("address", ["", "n2", "n2:x", "::1:9081", f"{'n' * 300}:1", "fe80::1%lo:1"])
+def test_a_peer_without_a_possible_address_is_only_out_of_reach(address: str) -> None:
+    """Any other error would end the link for good."""
+    with pytest.raises(OSError):
+        run(PeerWire().connect(address, "n2", PeerStream))
 
 
 def test_garbage_behind_a_good_greeting_ends_that_stream(tmp_path: Path) -> None:

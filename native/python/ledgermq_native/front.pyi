@@ -126,6 +126,7 @@ class Front:
         max_connections: int = 0,
         max_connections_per_address: int = 0,
         new_connections_per_s: float = 0,
+        first_byte_s: float = 5,
         handshake_s: float = 10,
         keepalive_s: float = 30,
         keepalive_timeout_s: float = 20,
@@ -142,7 +143,8 @@ class Front:
         - max_message_bytes: a larger request (compressed or not) ends its call with RESOURCE_EXHAUSTED. Responses are not limited.
         - max_header_bytes: the limit of a request's header list; a larger one is answered with HTTP status 431.
         - new_connections_per_s: connections over this pace wait for their turn, at most 15 s; the burst is a tenth of a second's worth.
-        - handshake_s: from accepting a connection (or its turn) to the end of the TLS handshake and the HTTP/2 preface.
+        - first_byte_s: from accepting a connection (or its turn) to its first byte: every client says at once what it speaks.
+        - handshake_s: from there to the end of the TLS handshake and the HTTP/2 preface, the first byte included.
         - keepalive_s, keepalive_timeout_s: a connection that was silent for the first is pinged, and closed if no answer comes in the
           second; keepalive_s 0 means no pings.
         - min_ping_interval_s, max_ping_strikes: pings of a client at shorter intervals, with nothing sent to it in between, are strikes;

@@ -98,9 +98,9 @@ struct Front {
 impl Front {
     #[new]
     #[pyo3(signature = (*, threads=1, max_message_bytes=4 << 20, max_header_bytes=16384, max_streams_per_connection=1000, max_connections=0,
-        max_connections_per_address=0, new_connections_per_s=0.0, handshake_s=10.0, keepalive_s=30.0, keepalive_timeout_s=20.0,
-        min_ping_interval_s=5.0, max_ping_strikes=20, stream_window_bytes=512 << 10, stream_send_bytes=1 << 20, unread_answer_s=60.0,
-        max_buffered_bytes=512 << 20, max_unsent_bytes=64 << 20))]
+        max_connections_per_address=0, new_connections_per_s=0.0, first_byte_s=5.0, handshake_s=10.0, keepalive_s=30.0,
+        keepalive_timeout_s=20.0, min_ping_interval_s=5.0, max_ping_strikes=20, stream_window_bytes=512 << 10,
+        stream_send_bytes=1 << 20, unread_answer_s=60.0, max_buffered_bytes=512 << 20, max_unsent_bytes=64 << 20))]
     #[allow(clippy::too_many_arguments)] // They are the keywords of the Python class.
     fn new(
         threads: usize,
@@ -110,6 +110,7 @@ impl Front {
         max_connections: usize,
         max_connections_per_address: usize,
         new_connections_per_s: f64,
+        first_byte_s: f64,
         handshake_s: f64,
         keepalive_s: f64,
         keepalive_timeout_s: f64,
@@ -143,6 +144,7 @@ impl Front {
             max_message: max_message_bytes as usize,
             max_header: max_header_bytes,
             max_streams: max_streams_per_connection,
+            first_byte: seconds(first_byte_s)?,
             handshake: seconds(handshake_s)?,
             keepalive: seconds(keepalive_s)?,
             keepalive_timeout: seconds(keepalive_timeout_s)?,

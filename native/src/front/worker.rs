@@ -405,6 +405,7 @@ impl Worker {
             let name = peer.address.clone();
             let opening = Box::pin(async {
                 if !wait.is_zero() {
+                    // Its turn may be later than a handshake may take.
                     sleep(wait).await;
                 }
                 let opening = worker.open_tcp(stream, peer, &state);
@@ -478,7 +479,16 @@ impl Worker {
         };
         stream.set_nodelay(true).map_err(failed)?;
         let mut first = [0u8];
-        if stream.peek(&mut first).await.map_err(failed)? == 0 {
+        let within = self.shared.limits.first_byte;
+        let heard = timeout(within, stream.peek(&mut first)).await;
+        let heard = heard.map_err(|_| {
+            let seconds = within.as_secs_f64();
+            (
+                "slow",
+                format!("it sent no protocol preface within {seconds} s"),
+            )
+        })?;
+        if heard.map_err(failed)? == 0 {
             return Err((
                 "garbage",
                 "it was closed before it said anything".to_owned(),

@@ -30,6 +30,7 @@ from ledgermq.node.replica.peers.links import Link
 from ledgermq.node.replica.peers.peer_identities import PeerIdentities
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.host_port import FORM, split
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.proto.workers import is_first, node_of
@@ -332,8 +333,16 @@ class Members:
         return _checked_answer(responses)
 
     def _checked(self, request: pb.ChangeMemberRequest) -> dict[str, str]:
-        """The addresses of a request. Raises LedgerError if there are none, or if another node has one of them."""
+        """The addresses of a request. Raises LedgerError if there are none, or one that is no address, or that another node has."""
         given = {kind: getattr(request.addresses, kind) for kind in ADDRESS_KINDS if getattr(request.addresses, kind)}
+        for kind, at in given.items():
+            try:
+                port = split(at)[1]
+            except ValueError:
+                port = 0
+            if not port:
+                # The quorum would hand it to every node.
+                raise fail(Code.BAD_REQUEST, f"the {kind} address {at!r} is not an address: give {FORM}")
         for name, known in self._controller.state.nodes.items():
             # Workers of one node share the addresses for clients and for HTTP.
             shared = ("client", "http") if node_of(name) == node_of(request.node) else ()

@@ -93,6 +93,7 @@ class Overview:
         )
         if self.storage is not None:
             node.disk = self.storage.disk
+        node.peer_failures.extend(link.refusal for _, link in sorted(self._links.items()) if link.refusal is not None)
         if self.clock is not None:
             standing = self.clock()
             node.clock, node.clock_offset_ms = standing.state.value, standing.offset_ms

@@ -6,10 +6,9 @@ broker group appears as one broker with id 0 and the group's name; its queues ar
 
 from __future__ import annotations
 
-import ipaddress
-
 from ledgermq.node.controller.state import Topic
 from ledgermq.node.frontend.rocketmq.wire.validation import ACCEPTED
+from ledgermq.proto import host_port
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import Permission
@@ -38,10 +37,11 @@ def endpoints_of(given: pb.Endpoints, host: str, port: int) -> pb.Endpoints:
 
 
 def _scheme(host: str) -> pb.AddressScheme:
-    try:
-        return pb.IPv4 if ipaddress.ip_address(host).version == 4 else pb.IPv6
-    except ValueError:
+    """Clients may put an IPv6 address in brackets, as they were given it."""
+    host = host.removeprefix("[").removesuffix("]")
+    if not host_port.is_address(host):
         return pb.DOMAIN_NAME
+    return pb.IPv6 if host_port.is_ipv6(host) else pb.IPv4
 
 
 def _queue(topic: Topic, resource: pb.Resource, broker: pb.Broker, queue: int) -> pb.MessageQueue:

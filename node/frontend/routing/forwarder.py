@@ -61,6 +61,7 @@ class Forwarder:
         self._links = links
         self._now_ns = now_ns
         self._executor: Executor | None = None
+        self._stopped = False
         self._hints: dict[str, str] = {}
         self._next_guess = 0
         self._changed: asyncio.Event = asyncio.Event()
@@ -72,6 +73,8 @@ class Forwarder:
         self._task = asyncio.create_task(self._relay_signs(), name="client-signs")
 
     def stop(self) -> None:
+        """From now on calls of peers are refused: the parts that would execute them are about to end."""
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
 
@@ -161,6 +164,10 @@ class Forwarder:
     async def execute_for_peer(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
         """Execute a call that another node sent here, if it concerns no group or a group that this node leads; refuse it otherwise. Raises
         nothing but cancellation."""
+        if self._stopped:
+            # Nothing was done, so the caller may ask the next leader.
+            stops = f"node {self._node} is stopping"
+            return peer_pb2.ForwardResult(not_leader=True) if call.group else peer_pb2.ForwardResult(refusal="busy", grpc_message=stops)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + call.deadline_ms / 1000
         try:
@@ -189,6 +196,9 @@ class Forwarder:
         except LedgerError as error:
             return peer_pb2.ForwardResult(refusal="busy", grpc_message=error.message)
         except Exception as error:  # a bug in the executor must answer its caller, not end the stream that all callers share
+            if self._stopped:
+                # A part that it needed has ended under it; how far it came is unknown.
+                return peer_pb2.ForwardResult(refusal="unknown-outcome", grpc_message=f"node {self._node} stopped during the call")
             log.exception("forwarded call failed", method=call.method, sender=sender)
             return peer_pb2.ForwardResult(refusal="internal", grpc_message=type(error).__name__)
 

@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import cast
 
-from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime import metrics, sockets
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import ExitCode
@@ -61,18 +61,20 @@ class Front:
         self._addresses: dict[str, int] = {}
         self._open: dict[str, _Outer] = {}
         self._next_word: dict[str, float] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     async def listen(self, host: str, port: int, *, shared: bool = False) -> int:
         """Open the port, after gRPC listens inside. Returns the port. `shared`: other processes listen on the same port. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Outer(self), host, port, backlog=BACKLOG, reuse_port=shared)
-        return int(self._server.sockets[0].getsockname()[1])
+        for place in await asyncio.to_thread(sockets.places, host, port):
+            listener = sockets.listener(place, BACKLOG, shared=shared)
+            self._servers.append(await loop.create_server(lambda: _Outer(self), sock=listener))
+        return int(self._servers[0].sockets[0].getsockname()[1])
 
     def close(self) -> None:
         """Accept no more connections; open ones continue until gRPC ends them."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     def stop(self) -> None:
         """Abort the remaining connections."""

@@ -18,7 +18,7 @@ from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.peers.greeting import ALIVE, NONCE_BYTES, REMOVED, Greeter, Refused
 from ledgermq.node.replica.peers.peer_frames import BadFrame
 from ledgermq.node.replica.peers.peer_stream import GREETING_TIMEOUT_S, Frame, Outbox, PeerStream
-from ledgermq.node.replica.peers.peer_wire import PeerWire
+from ledgermq.node.replica.peers.peer_wire import CutOff, PeerWire, TlsFailure, tls_failure
 from ledgermq.node.replica.ports import PeerHandler
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
@@ -53,6 +53,7 @@ class Link:
         self.peer = peer
         self.up = False
         self.refusal: str | None = None
+        """Why there is no stream, if an operator must change that: the peer refuses this node, or TLS fails."""
         self.removed = False
         """The peer said last that the cluster removed this node."""
         self._addresses = tuple(addresses)
@@ -67,6 +68,8 @@ class Link:
         self._statuses: dict[int, asyncio.Future[peer_pb2.NodeStatusReply]] = {}
         self._sequence = 0
         self._failures = 0
+        self._cut_off = False
+        """The last attempt ended as `CutOff` says."""
         self._task: asyncio.Task[None] | None = None
         self._attempt: asyncio.Task[None] | None = None
 
@@ -155,10 +158,30 @@ class Link:
                 self.refusal, self.removed = str(refusal), refusal.reason == REMOVED
                 if refusal.reason != ALIVE:
                     pause = REFUSED_RETRY_S
-            except (OSError, DecodeError, BadFrame, EOFError):
+            except (OSError, DecodeError, BadFrame, EOFError) as error:
                 # The peer is not reachable, or the stream broke: try again. `up` and the readiness check show the state.
-                pass
+                # A node that is stopped may end one connection at any moment.
+                cut_off_before, self._cut_off = self._cut_off, isinstance(error, CutOff)
+                if (failure := tls_failure(error)) is not None and (cut_off_before or not self._cut_off):
+                    self._failed_by_tls(failure, ours=self._cut_off)
+                    pause = REFUSED_RETRY_S
             await asyncio.sleep(pause)
+
+    def _failed_by_tls(self, failure: TlsFailure, *, ours: bool) -> None:
+        """`ours`: the peer refuses this node's certificate."""
+        metrics.PEER_TLS_FAILURES.labels(self.peer, failure.reason).inc()
+        if failure.reason == "protocol":
+            what, remedy = f"TLS with node {self.peer} fails ({failure.words})", "set peer_tls alike on all nodes of the cluster"
+        elif ours:
+            what = f"node {self.peer} refuses the certificate of this node ({failure.words})"
+            remedy = "renew the certificate of this node (peer_tls)"
+        else:
+            what = f"the certificate of node {self.peer} is refused ({failure.words})"
+            remedy = f"renew the certificate of {self.peer}, or correct peer_tls.ca_file here"
+        refusal = f"{what}; {remedy}"
+        if refusal != self.refusal:
+            log.error("peer connection failed by TLS", peer=self.peer, address=self._address, reason=refusal)
+        self.refusal, self.removed = refusal, False
 
     async def _attempted(self) -> None:
         """Run one connection of the stream, which `move` may end."""
@@ -199,7 +222,10 @@ class Link:
                 del stream
 
     async def _greet(self, stream: PeerStream) -> None:
-        challenge = await stream.hear("challenge")
+        try:
+            challenge = await stream.hear("challenge")
+        except EOFError:
+            raise self._wire.cut_off() from None
         nonce, asked_ns = secrets.token_bytes(NONCE_BYTES), time.monotonic_ns()
         stream.say(peer_pb2.PeerMessage(hello=self._greeter.hello(challenge.nonce, nonce)))
         reply = await stream.hear("hello_reply")
@@ -230,7 +256,7 @@ class Link:
         self._outbox = stream.open(self.peer, self._limit_bytes, self._hear, dialled=True)
         self.up = True
         self.refusal, self.removed = None, False
-        self._failures = 0
+        self._failures, self._cut_off = 0, False
         # The proof of the greeting may have waited for a disk, so its answer is not precise.
         self.ask_clock(time.monotonic_ns())
         metrics.PEER_CONNECTS.labels(self.peer).inc()

@@ -17,11 +17,12 @@ from ledgermq.node.replica.consensus.replica_wire import is_of_leader
 from ledgermq.node.replica.peers.greeting import NONCE_BYTES, Greeter, Refused
 from ledgermq.node.replica.peers.peer_frames import BadFrame, packet_in
 from ledgermq.node.replica.peers.peer_stream import GREETING_TIMEOUT_S, Frame, PeerStream
-from ledgermq.node.replica.peers.peer_wire import PeerWire
+from ledgermq.node.replica.peers.peer_wire import PeerWire, TlsFailure, tls_failure
 from ledgermq.node.replica.ports import PeerHandler
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
+from ledgermq.proto.host_port import joined
 from ledgermq.proto.workers import node_of
 
 # Maximum number of concurrent greetings. A caller without the secret can hold no more connections than these, each until the timeout.
@@ -29,6 +30,7 @@ GREETINGS_AT_ONCE = 64
 # A node that sent something within this time is alive. Another process with its name is then a copy, not a restarted node.
 ALIVE_WITHIN_S = 1.5
 ACCEPT_AGAIN_S = 0.1
+TELL_TLS_EVERY_S = 60.0
 
 log = get_logger()
 
@@ -54,6 +56,8 @@ class PeerServer:
         self._greetings = 0
         self._speakers: dict[str, _Speaker] = {}
         self._serving: set[asyncio.Task[None]] = set()
+        self._tell_again_s: dict[str, float] = {}
+        """Reason of a failure of TLS → when it may be logged again."""
 
     async def listen(self, address: str) -> int:
         """Open the port; returns the bound port number. Raises OSError if the address cannot be used."""
@@ -114,13 +118,24 @@ class PeerServer:
 
     async def _accepted(self, connection: socket.socket) -> PeerStream | None:
         """The stream after the TLS handshake; None if the handshake failed."""
+        connection_from = _name_of(connection)
         try:
             async with asyncio.timeout(GREETING_TIMEOUT_S):
                 return await self._wire.accept(connection, PeerStream)
-        except OSError:
+        except OSError as error:
             # No TLS, another authority, no certificate, or a timeout.
             metrics.PEER_REFUSALS.labels("garbage").inc()
+            if (failure := tls_failure(error)) is not None:
+                self._tell(failure, connection_from)
             return None
+
+    def _tell(self, failure: TlsFailure, caller: str) -> None:
+        """A caller that failed by TLS has proven nothing: one line for each reason in a while, whoever calls."""
+        metrics.PEER_TLS_FAILURES.labels("", failure.reason).inc()
+        now = asyncio.get_running_loop().time()
+        if now >= self._tell_again_s.get(failure.reason, now):
+            self._tell_again_s[failure.reason] = now + TELL_TLS_EVERY_S
+            log.warning("peer connection failed by TLS", caller=caller, cause=failure.reason, reason=failure.words)
 
     async def _greeted(self, stream: PeerStream) -> peer_pb2.Hello | None:
         """The caller's greeting; None if it was refused or is not one of this protocol."""
@@ -174,6 +189,14 @@ class PeerServer:
             session.stop()
             if self._speakers.get(peer) is speaker:
                 del self._speakers[peer]
+
+
+def _name_of(connection: socket.socket) -> str:
+    """The address of a caller, for the log."""
+    try:
+        return joined(*connection.getpeername()[:2])
+    except OSError:
+        return "a caller that is gone"
 
 
 class _Session:

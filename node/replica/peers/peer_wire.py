@@ -11,10 +11,16 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeVar
 
+from cryptography import x509
+
+from ledgermq.node.runtime import sockets
 from ledgermq.node.runtime.certificates import CertificateFiles, Pems
 from ledgermq.node.runtime.security_sections import PeerTls
+from ledgermq.proto.host_port import split
 from ledgermq.proto.workers import node_of
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -30,10 +36,13 @@ class PeerWire:
 
     async def connect(self, address: str, peer: str, make: Callable[[], P]) -> P:
         """Connect to a node. The other side must have a certificate for the node's name, whatever the address. Raises OSError."""
-        host, port = split(address)
         context = None if self._files is None else self._contexts()[0]
         # The workers of a node are on one machine and have its certificate.
         name = None if context is None else node_of(peer)
+        try:
+            host, port = split(address)
+        except ValueError as error:
+            raise OSError(str(error)) from error
         try:
             _, stream = await asyncio.get_running_loop().create_connection(make, host, port, ssl=context, server_hostname=name)
         except UnicodeError as error:
@@ -43,13 +52,8 @@ class PeerWire:
 
     async def listen(self, address: str) -> socket.socket:
         """A socket that listens on the address. Raises OSError if the address cannot be used."""
-        host, port = split(address)
-        if host in ("", "::"):
-            return _everywhere(port)
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        # A name with addresses of both families, such as localhost, stands for its IPv4 address.
-        family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
-        return _not_blocking(socket.create_server(where[:2], family=family, backlog=BACKLOG))
+        found = await asyncio.to_thread(sockets.places, *split(address))
+        return sockets.listener(found[0], BACKLOG)
 
     async def accept(self, connection: socket.socket, make: Callable[[], P]) -> P:
         """The stream of an accepted connection, after the TLS handshake if there is one. Raises OSError."""
@@ -71,6 +75,13 @@ class PeerWire:
         shown = transport.get_extra_info("peercert") or {}
         return frozenset(name for _, name in shown.get("subjectAltName", ()))
 
+    def cut_off(self) -> EOFError:
+        """The error for a dialled connection that ended before the other side's first word."""
+        if self._files is None:
+            return EOFError()
+        own = x509.load_pem_x509_certificates(self._files.current().certificate)[0]
+        return CutOff(own.not_valid_after_utc < datetime.now(UTC))
+
     def _contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         """The contexts for outgoing and for incoming connections, from the newest files."""
         assert self._files is not None
@@ -80,10 +91,42 @@ class PeerWire:
         return self._made[1:]
 
 
-def split(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[address]:port`."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
+class CutOff(EOFError):
+    """The other side ended a connection between the TLS handshake and its first word. `ended`: the certificate of this side has ended.
+
+    A server in TLS 1.3 refuses a client's certificate when the handshake has ended for the client, and the loop closes such a connection
+    without the alert that says why. So the dialling side can only look at its own certificate."""
+
+    def __init__(self, ended: bool) -> None:
+        super().__init__()
+        self.ended = ended
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFailure:
+    """Why a connection failed by TLS. `reason`: one of `TLS_REASONS`, for the metric."""
+
+    reason: str
+    words: str
+
+
+TLS_REASONS = ("expired", "authority", "name", "certificate", "missing", "protocol", "refused")
+"""What this side says of the other's certificate; then: it showed none; it speaks no TLS; and it refuses the certificate of this side."""
+_BY_CODE = {**dict.fromkeys((9, 10), "expired"), **dict.fromkeys((2, 18, 19, 20, 21), "authority"), **dict.fromkeys((62, 63, 64), "name")}
+"""By the codes of OpenSSL's verification."""
+
+
+def tls_failure(error: BaseException) -> TlsFailure | None:
+    """What to tell about a failed connection; None if TLS was not the cause: the other side was only not there, or went away."""
+    if isinstance(error, CutOff):
+        words = "it has ended" if error.ended else "it ends the connection after the handshake; its log says why"
+        return TlsFailure("expired" if error.ended else "refused", words)
+    if not isinstance(error, ssl.SSLError) or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)):
+        return None
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsFailure(_BY_CODE.get(error.verify_code, "certificate"), error.verify_message)
+    said = error.reason or str(error)
+    return TlsFailure("missing" if "DID_NOT_RETURN" in said else "protocol", said.lower().replace("_", " "))
 
 
 def _context(role: int, pems: Pems) -> ssl.SSLContext:
@@ -101,18 +144,6 @@ def _context(role: int, pems: Pems) -> ssl.SSLContext:
     finally:
         os.close(file)
     return context
-
-
-def _everywhere(port: int) -> socket.socket:
-    """Listen on all addresses of both families."""
-    if not socket.has_dualstack_ipv6():
-        return _not_blocking(socket.create_server(("", port), backlog=BACKLOG))
-    return _not_blocking(socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True))
-
-
-def _not_blocking(listener: socket.socket) -> socket.socket:
-    listener.setblocking(False)
-    return listener
 
 
 def peer_wire(tls: PeerTls) -> PeerWire:
