@@ -269,8 +269,9 @@ class HttpServer:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
-        limits = {"keepalive_timeout": IDLE_S, "auto_decompress": False}
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5, **limits)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=0.5, keepalive_timeout=IDLE_S, auto_decompress=False
+        )
         await self._runner.setup()
         metrics.REGISTRY.register(self._collector)
         return self._runner
