@@ -131,7 +131,8 @@ def test_the_command_names_the_last_entry_and_what_was_left(
     assert "the credentials have ended; check the address, the credentials and the server" in capsys.readouterr().err
     assert run(["restore", "--from", "s3://fake/log", "--data", str(tmp_path / "new")]) == 64
     assert run(["restore", "--from", "s3://fake/log", "--node", "n1"]) == 64
-    assert run(["restore", "--from", str(tmp_path), "--data", str(tmp_path / "new"), "--endpoint", "https://x"]) == 64
+    for option in ("--endpoint", "--credentials", "--ca"):
+        assert run(["restore", "--from", str(tmp_path), "--data", str(tmp_path / "new"), option, "https://x"]) == 64
 
 
 def test_the_store_can_be_checked_without_restoring(
