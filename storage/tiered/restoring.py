@@ -219,7 +219,7 @@ def _controller(store: ObjectStore, cluster_id: str, *, all_intact: bool = False
         raise BadCopy(f"{what} ({wrong})" if wrong else what, REMEDY)
     if wrong and all_intact:
         raise BadCopy(
-            f"{store.place}: {wrong}", "another node's definitions are intact; the node that stored it writes it anew when it changes"
+            f"{store.place}: {wrong}", "another node's definitions are intact; restart the node that stored it: it stores them anew"
         )
     return max(fitting, key=lambda files: files.made_ms)
 
