@@ -90,8 +90,10 @@ def wrong_index(log_key: str) -> WrongPart | None:
 def _wrong_rows(head: str, rows: str, blocks: bytes, size: int) -> WrongPart | None:
     """The first block of rows that does not have its digest."""
     step = ROW * BLOCK_ROWS
+    if not size:
+        return None
     try:
-        file = open_file(f"{STORE}{rows}") if size else None
+        file = open_file(f"{STORE}{rows}")
     except FileNotFoundError:
         try:
             read_object(head)
@@ -99,7 +101,7 @@ def _wrong_rows(head: str, rows: str, blocks: bytes, size: int) -> WrongPart | N
             # Total retention removes the head first.
             return None
         return WrongPart(rows, 0, size, f"it does not exist, and its head names {size // ROW} rows")
-    for number in range(len(blocks) // HASH) if file is not None else ():
+    for number in range(len(blocks) // HASH):
         start, end = number * step, min((number + 1) * step, size)
         data = file.pread(end - start, start)
         if hashlib.sha256(data).digest() != blocks[number * HASH : (number + 1) * HASH]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import configparser
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -99,7 +99,7 @@ class S3ObjectStore:
         # What a web console makes for a folder has the key of the folder and a slash, which the library drops.
         return self._asked(prefix, lambda: sorted(key for key in self._below(prefix) if not prefix or key.startswith(f"{prefix}/")))
 
-    def _below(self, folder: str) -> list[str]:
+    def _below(self, folder: str) -> Sequence[str]:
         """The keys below a folder. One foreign key that is no path (with an empty name, `.` or `..`) makes the library fail a whole
         listing: then its folders are listed one by one, and a folder that has such a key itself from where names of ours begin."""
         try:
@@ -111,7 +111,7 @@ class S3ObjectStore:
                 return self._listed(folder, f"{folder}/{_NAMES_BEGIN}" if folder else _NAMES_BEGIN)
             return [*(meta["path"] for meta in level["objects"]), *(key for sub in level["common_prefixes"] for key in self._below(sub))]
 
-    def _listed(self, folder: str, after: str | None = None) -> list[str]:
+    def _listed(self, folder: str, after: str | None = None) -> Sequence[str]:
         return [meta["path"] for page in obstore.list(self._store, folder or None, offset=after) for meta in page]
 
     def delete(self, key: str) -> None:
