@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -116,6 +116,11 @@ def with_workers(directory: str) -> list[str]:
 @click.option("--store-endpoint", default="", help="With --store: the server, if it is not AWS's, such as https://store.example.com:9000.")
 @click.option("--store-region", default="us-east-1", show_default=True, help="With --store: the region.")
 @click.option("--store-credentials", default="", help="With --store: file of AWS's shared credentials.  [default: environment, role]")
+@click.option(
+    "--store-ca",
+    type=click.File("r"),
+    help="With --store: PEM file of the authority of the server's certificate, if it is not a public one.",
+)
 @click.option("--window", default="1m", show_default=True, type=Duration(), help="Width of the windows for counting clients' messages.")
 @exact_option
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
@@ -136,6 +141,7 @@ def audit(
     store_endpoint: str,
     store_region: str,
     store_credentials: str,
+    store_ca: IO[str] | None,
     window: float,
     exact: bool,
     as_object: bool,
@@ -173,7 +179,7 @@ def audit(
         try_directory(Path(findings))
     kept = client_files(receipts, acks, window) if receipts or acks else None
     seen = witness_check(witnesses)
-    there = store_access(store, store_endpoint, store_region, store_credentials)
+    there = store_access(store, store_endpoint, store_region, store_credentials, "" if store_ca is None else store_ca.read())
     progress = ProgressLine()
     with nullcontext() if target is None else target.open() as cluster, engine_of(engine, master) as runner:
         clients = None if kept is None else client_check(runner, kept)
@@ -215,15 +221,15 @@ def witness_check(directories: tuple[str, ...]) -> WitnessCheck | None:
         raise click.UsageError(str(error)) from error
 
 
-def store_access(url: str | None, endpoint: str, region: str, credentials: str) -> StoreAccess | None:
+def store_access(url: str | None, endpoint: str, region: str, credentials: str, ca: str = "") -> StoreAccess | None:
     """The object store that the user named; one that cannot be used is a usage error. Spark's processes get to know it too."""
     if url is None:
-        if endpoint or credentials:
-            raise click.UsageError("--store-endpoint and --store-credentials are for --store")
+        if endpoint or credentials or ca:
+            raise click.UsageError("--store-endpoint, --store-credentials and --store-ca are for --store")
         return None
     from ledgermq.audit.reading.objects import BadStore, StoreAccess
 
-    access = StoreAccess(url, endpoint, region, os.path.abspath(credentials) if credentials else "")
+    access = StoreAccess(url, endpoint, region, os.path.abspath(credentials) if credentials else "", ca=ca)
     try:
         access.open()
     except BadStore as error:

@@ -19,12 +19,13 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, UNDECIDABLE, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.seals import check_seals
-from ledgermq.audit.checks.stored import check_store, notes_of
+from ledgermq.audit.checks.stored import check_parts, check_store, notes_of
 from ledgermq.audit.checks.verdicts import tell_difference
 from ledgermq.audit.reading import bytewise, objects
 from ledgermq.audit.reading.node_paths import NodeLost, node_path
 from ledgermq.audit.reading.objects import StoreAccess, StoreLost
 from ledgermq.audit.reading.stored_logs import StoredLog, find_logs, forget_removed
+from ledgermq.audit.reading.stored_parts import Definitions, find_definitions
 from ledgermq.audit.sources import FORMAT_VERSION, other_version, refuse_mixed, refuse_unreadable
 from ledgermq.audit.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, look
 
@@ -99,6 +100,9 @@ class OpenStore:
     logs: list[StoredLog] = field(default_factory=list)
     reports: dict[str, LogReport] = field(default_factory=dict)
     """The scan of every file of an audited log, by key."""
+    parts: dict[str, list[Flaw]] = field(default_factory=dict)
+    """Broker group → flaws of index parts."""
+    definitions: list[Definitions] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     """Broker group → why some of its files could not be read."""
     lost: str = ""
@@ -113,6 +117,9 @@ class OpenStore:
         if group.group in self.unread:
             group.reasons.append(f"group {group.group}: {self.unread[group.group]}")
         check_store(group, self.logs, self.reports, self.notes.get(group.group, {}), self.place)
+        check_parts(group, self.parts.get(group.group, []), self.definitions)
+        # A damaged object is of no broker group: it is told with the first one.
+        self.definitions = [each for each in self.definitions if each.cluster_id is not None]
 
 
 ClientCheck = Callable[[Sequence[GroupResult]], "ClientResult"]
@@ -344,7 +351,7 @@ def list_store(access: StoreAccess, replicas: Sequence[Replica]) -> OpenStore:
             one.lost = str(lost)
     objects.use(access)
     try:
-        found.logs = find_logs()
+        found.logs, found.definitions = find_logs(), find_definitions()
     except StoreLost as lost:
         found.lost = str(lost)
     return found
@@ -358,6 +365,7 @@ def scan_store(found: OpenStore, replicas: Sequence[Replica], engine: Engine, pr
     for work, outcome in zip(works, engine(works, progress), strict=True):
         if outcome.log is not None:
             found.reports[work.task.key] = outcome.log
+            found.parts.setdefault(work.task.group, []).extend(outcome.flaws)
         if outcome.lost:
             found.unread[work.task.group] = outcome.lost
     if any(flaw.rule == "file.read" for report in found.reports.values() for flaw in report.flaws):

@@ -21,6 +21,7 @@ from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.files import stat_of
 from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.audit.reading.objects import StoreLost
+from ledgermq.audit.reading.stored_parts import wrong_index
 from ledgermq.audit.reading.walk import LogFile, Progress
 from ledgermq.audit.state.derive import StateReport, check_state
 
@@ -63,7 +64,7 @@ class Outcome:
     log: LogReport | None = None
     tails: tuple[TailReport, ...] = ()
     flaws: tuple[Flaw, ...] = ()
-    """Flaws of the replica as a whole."""
+    """Flaws of the replica as a whole, or of a stored file's index part."""
     state: StateReport | None = None
     outline: tuple[LogReport, ...] = ()
     lost: str = ""
@@ -109,7 +110,9 @@ def _look_at_log(task: LogFile, progress: Progress | None) -> Outcome:
 
 
 def _look_at_stored(task: LogFile, progress: Progress | None) -> Outcome:
-    return Outcome(scan(task, progress))
+    report, wrong = scan(task, progress), wrong_index(task.key)
+    flaw = None if wrong is None else Flaw("stored.index", wrong.key, None, wrong.start, wrong.end, wrong.proof)
+    return Outcome(report, flaws=() if flaw is None else (flaw,))
 
 
 def _look_at_tails(task: LogFile, progress: Progress | None) -> Outcome:

@@ -706,9 +706,13 @@ def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
         raise UnknownControlRecord(f"control record of unknown kind {tag!r}; this log was written by a newer version, start that one")
     try:
         fields = json.loads(bytes(body))
-        if (tag, fields["v"]) in RECORDS:
-            return kind.read(fields)
         version = fields["v"]
+        if (tag, version) in RECORDS:
+            record = kind.read(fields)
+            if isinstance(record, ProducerRecord | SealRecord | TrimRecord) and record.version != version:
+                # A field decides their version: with another one, programs of two versions would read two things.
+                raise ValueError(f"its fields are of version {record.version}, and it names {version}")
+            return record
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnknownControlRecord(f"control record {tag!r} cannot be read ({error}); start the version that wrote it") from error
     raise UnknownControlRecord(f"control record {tag!r} has version {version}; this log was written by a newer version, start that one")

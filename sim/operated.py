@@ -7,7 +7,7 @@ nodes, lost directories, other programs.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, ChangeMembers, MembersKind, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Seal, Trim
@@ -20,7 +20,7 @@ from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.transfer import Cause
 from ledgermq.sim.acquaintance import Acquaintance
 from ledgermq.sim.bugs import upgrader_type
-from ledgermq.sim.clients import Answer, Client
+from ledgermq.sim.clients import QUEUES, Answer, Client
 from ledgermq.sim.cluster import CALL_NS, RECONCILE_NS, SECOND, Cluster, Station
 from ledgermq.sim.fifo_consumers import FifoConsumer, Groups
 from ledgermq.sim.network import MS
@@ -58,10 +58,20 @@ class Operated(Cluster):
                 self._token += 1
                 life.calls.append(Trim(self._token, record))
                 if not stored:
-                    kept = {(group, topic) for group, topic, _ in consumed_queues(life.machine)}
-                    self.kept = kept if self.kept is None else self.kept & kept
+                    self.trimmed_for_good(consumed_queues(life.machine))
                 self.note(f"trim to entry {record.begin_index}", station.name)
                 self._turn_soon(station)
+
+    def trimmed_for_good(self, consumed: Iterable[tuple[str, str, int]]) -> None:
+        """A trim that leaves nothing in the object store was held back by what these (consumer group, topic, queue) had not read, and by
+        nothing else."""
+        kept = {(group, topic) for group, topic, _ in consumed}
+        self.kept = kept if self.kept is None else self.kept & kept
+
+    def owed(self, group: str) -> list[str]:
+        """The topics of which a consumer group must be given every message. Before a group has read a topic, nothing keeps its messages but
+        the object store."""
+        return [topic for topic in QUEUES if self.kept is None or (group, topic) in self.kept]
 
     def seal(self) -> None:
         """The leader records digest and root of full log files on which a majority agrees. A group without a log tree is first raised to

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable
 
 from ledgermq.sim.checkers import Violation
-from ledgermq.sim.clients import QUEUES
 from ledgermq.sim.cluster import RECONCILE_NS, SECOND
 from ledgermq.sim.natives import judge
 from ledgermq.sim.network import MS
@@ -155,9 +154,7 @@ class World(Operated):
                     continue
                 self.coverage["drained"] += drains
                 for group in dict.fromkeys(client.group for client in self.clients) if drains else ():
-                    # Before a group has read a topic, nothing keeps its messages but the object store.
-                    topics = [topic for topic in QUEUES if self.kept is None or (group, topic) in self.kept]
-                    self.histories.all_delivered(group, topics)
+                    self.histories.all_delivered(group, self.owed(group))
                 return
         if endless := [str(operator) for operator in self.operators if not operator.ended]:
             raise Violation("O7", f"{', '.join(endless)} does not end within {HEAL_S} s of virtual time after everything healed")

@@ -5,6 +5,7 @@ Other tools read them. LedgerMQ trusts only the verified log, with one exception
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ STORE_CHECKPOINT_FILE = "checkpoint"
 STORE_CHECKPOINT_BYTES = 4096
 ABORT_FILE = "abort"
 _STAMPS = struct.Struct(">qqq")
+_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+"""As it is written. `int` also takes spaces, a plus sign and underscores, which no program writes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,10 @@ def read_log_checkpoint(disk: Disk, log_directory: str) -> LogCheckpoint | None:
         return None
     pairs = (line.partition("=") for line in disk.read_file(path).decode("ascii", "replace").splitlines())
     values = {key.strip(): value.strip() for key, _, value in pairs}
-    try:
-        return LogCheckpoint(int(values["endIndex"]), int(values["committedIndex"]))
-    except (KeyError, ValueError):
+    end, committed = values.get("endIndex", ""), values.get("committedIndex", "")
+    if not _NUMBER.fullmatch(end) or not _NUMBER.fullmatch(committed):
         return None
+    return LogCheckpoint(int(end), int(committed))
 
 
 def write_abort(disk: Disk, root: str, process: int) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -30,7 +30,7 @@ from ledgermq.storage.errors import StorageError, UnknownFormat, Unusable, is_no
 from ledgermq.storage.identity import NODE_FILE, workers_in
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.restore import restore as make_restore
-from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.tiered.object_store import ObjectStore, StoreFailure
 from ledgermq.storage.tiered.restoring import HeldLog, check_store, restore_from_store
 
 LINE_EVERY_S = 5.0
@@ -122,6 +122,7 @@ def backup(data: str | None, target: str, exact: bool, as_object: bool) -> None:
 @click.option("--endpoint", default="", help="With s3://: the server, if it is not AWS's, such as https://store.example.com:9000.")
 @click.option("--region", default="us-east-1", show_default=True, help="With s3://: the region.")
 @click.option("--credentials", default="", help="With s3://: file in the format of AWS's shared credentials.  [default: environment, role]")
+@click.option("--ca", default="", help="With s3://: PEM file of the authority of the server's certificate, if it is not a public one.")
 @click.option("--group", "groups", multiple=True, help="With s3://: restore this broker group only; repeatable.  [default: all]")
 @click.option("--check", "only_check", is_flag=True, help="With s3://: only verify what the store holds; create nothing.")
 @EXACT
@@ -133,6 +134,7 @@ def restore(
     endpoint: str,
     region: str,
     credentials: str,
+    ca: str,
     groups: tuple[str, ...],
     only_check: bool,
     exact: bool,
@@ -154,7 +156,7 @@ def restore(
     if only_check:
         if data or not source.startswith("s3://"):
             raise click.UsageError("--check is for --from s3://…, and takes no --data")
-        _check_store((source, endpoint, region, credentials), groups, as_object)
+        _check_store(_Place(source, endpoint, region, credentials, ca), groups, as_object)
         return
     if not data:
         raise click.UsageError("which directory is to be created? name it with --data")
@@ -162,15 +164,15 @@ def restore(
     if source.startswith("s3://"):
         if not node:
             raise click.UsageError("--from s3://… needs --node: the store holds the log of all replicas, so name the one to create")
-        stored, held = _from_store((source, endpoint, region, credentials), data, node, groups, progress)
+        stored, held = _from_store(_Place(source, endpoint, region, credentials, ca), data, node, groups, progress)
         progress.close()
         left = [key for log in held for key in log.behind_gap]
         _tell([stored], "restored", exact, as_object, {"not_restored": left})
         if not as_object:
             _tell_loss(held)
         return
-    if endpoint or credentials or groups:
-        raise click.UsageError("--endpoint, --credentials and --group are for --from s3://… only")
+    if endpoint or credentials or ca or groups:
+        raise click.UsageError("--endpoint, --credentials, --ca and --group are for --from s3://… only")
 
     def one(worker: str) -> Done:
         place = f"{_plain(data)}{worker}"
@@ -189,19 +191,31 @@ def restore(
     _tell(done, "restored", exact, as_object)
 
 
-def _from_store(
-    place: tuple[str, str, str, str], data: str, node: str, groups: Sequence[str], progress: ProgressLine
-) -> tuple[Done, list[HeldLog]]:
-    """Restore one node directory from the object store at `place`: address, endpoint, region and credentials file."""
-    from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
+class _Place(NamedTuple):
+    """A place in an object store, as the user named it."""
 
+    url: str
+    endpoint: str
+    region: str
+    credentials: str
+    ca: str
+
+    def open(self) -> ObjectStore:
+        """Sends no request. Raises Unusable, StoreFailure."""
+        from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
+
+        return S3ObjectStore(S3Place(self.url, self.endpoint, self.region, self.credentials, ca_file=self.ca))
+
+
+def _from_store(place: _Place, data: str, node: str, groups: Sequence[str], progress: ProgressLine) -> tuple[Done, list[HeldLog]]:
+    """Restore one node directory from an object store."""
     held: list[HeldLog] = []
 
     def job() -> Manifest:
-        with _store_errors(place[0]):
+        with _store_errors():
             manifest, logs = restore_from_store(
                 RealDisk(),
-                S3ObjectStore(S3Place(*place)),
+                place.open(),
                 _plain(data),
                 node=node,
                 groups=groups,
@@ -216,13 +230,11 @@ def _from_store(
         return Done(_carried_out(_plain(data), job), data, node), held
 
 
-def _check_store(place: tuple[str, str, str, str], groups: Sequence[str], as_object: bool) -> None:
-    """Verify what the object store at `place` holds, and print it."""
-    from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
-
+def _check_store(place: _Place, groups: Sequence[str], as_object: bool) -> None:
+    """Verify what an object store holds, and print it."""
     progress = ProgressLine("check")
-    with _store_errors(place[0]):
-        held = check_store(S3ObjectStore(S3Place(*place)), groups, progress)
+    with _store_errors():
+        held = check_store(place.open(), groups, progress)
     progress.close()
     if as_object:
         found = [
@@ -237,12 +249,13 @@ def _check_store(place: tuple[str, str, str, str], groups: Sequence[str], as_obj
 
 
 @contextmanager
-def _store_errors(url: str) -> Iterator[None]:
+def _store_errors() -> Iterator[None]:
     """Give errors of an object store the exit statuses of these commands."""
     try:
         yield
     except Unusable as error:
-        raise Refused(f"{url} is not a place in an object store", "give s3://bucket/prefix") from error
+        what, _, remedy = str(error).partition(": ")
+        raise Refused(what, remedy or "give a file of certificates in PEM") from error
     except UnknownFormat as error:
         what, _, remedy = str(error).partition(": ")
         raise BadCopy(what, remedy) from error

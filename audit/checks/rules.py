@@ -47,6 +47,8 @@ RULE_STEP = {
     "stored.manifest": "Put the manifest back from the store's own versions; it says nothing that the log file does not say.",
     "stored.entries": "Put the manifest back from the store's own versions, and keep the replicas: it does not describe the stored file.",
     "stored.seal": "Keep all replicas and the object: the store holds another file than the one that a majority sealed.",
+    "stored.index": "Remove the index part (its objects .index and .rows): no message is lost, the next reader makes it from the log file.",
+    "stored.definitions": "Restart a node: it stores its definitions anew; or put the object back from the store's own versions.",
     "stored.replica": "Keep the replica and the object: one of them is not what a majority sealed; audit with --deep.",
 }
 
@@ -189,7 +191,7 @@ RULES = _table(
     seal.record          | wrong-derived | a seal names the first and last entry of its log file, and where the last one ends
     seal.digest          | bit-rot       | a sealed log file has the bytes whose digest a majority recorded
     seal.tree            | wrong-derived | the root in a seal is that of the tree over the entries of its log file
-    seal.noted           | divergence    | a node computed of a sealed log file the digest that a majority recorded
+    seal.noted           | divergence    | a node computed of a sealed log file the digest and the root that a majority recorded
     replica.divergence   | divergence    | replicas hold the same entry at every index up to the compared one
     replica.missing      | missing       | a replica skips no entry that the majority holds
     replica.extra        | extra         | a replica holds no entry that the majority skips
@@ -204,6 +206,8 @@ RULES = _table(
     stored.manifest      | bit-rot       | a description in the store has the checksum and the keys it claims
     stored.entries       | wrong-derived | a manifest names the entries, terms and chain CRCs at both ends of its file
     stored.seal          | divergence    | a stored file is the one that the replicas recorded: digest, entries, leaf of the log tree
+    stored.index         | wrong-derived | an index part in the store has its checksum, and the digests of its log file and of its rows
+    stored.definitions   | bit-rot       | what each node stored of its definitions is intact, and the store has some of the cluster
     stored.replica       | divergence    | a stored file holds what the same file of a replica holds
     client.lost          | missing       | every message that a receipt calls durable is stored
     client.twice         | extra         | a message of a native producer is stored once

@@ -136,15 +136,21 @@ def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
 
 
 def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
-    """Check the digests that the node itself computed of its files: 32 bytes per file, for audits that do not read the bytes."""
+    """Check the digests and roots that the node itself computed of its files: 64 bytes per file, for audits that do not read the bytes."""
     noted = read_sealed_json(f"{one.root}/{DIGESTS}")
+    if noted is None or noted.get("log_id") != one.log_id:
+        return []
     flaws = []
-    digests = noted.get("digests") if noted is not None and noted.get("log_id") == one.log_id else None
     for report in one.filled:
-        seal, own = seals.get(report.base), digests.get(str(report.base)) if isinstance(digests, dict) else None
-        if seal is not None and own is not None and own != seal.sha256:
-            proof = f"the node computed {str(own)[:16]}…, sealed was {seal.sha256[:16]}…; audit without --agreement to see the bytes"
-            flaws.append(Flaw("seal.noted", report.file, report.first_index, 0, report.length, proof))
+        seal = seals.get(report.base)
+        # A seal without a valid root says nothing of it.
+        told = [] if seal is None else [("digests", "", seal.sha256), *([("roots", "the root ", seal.root)] if seal.root else [])]
+        for kind, what, sealed in told:
+            of_files = noted.get(kind)
+            own = of_files.get(str(report.base)) if isinstance(of_files, dict) else None
+            if own is not None and own != sealed:
+                proof = f"the node computed {what}{str(own)[:16]}…, sealed was {sealed[:16]}…; audit without --agreement to see the bytes"
+                flaws.append(Flaw("seal.noted", report.file, report.first_index, 0, report.length, proof))
     return flaws
 
 

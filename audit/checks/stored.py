@@ -25,6 +25,7 @@ from ledgermq.audit.reading.begin import former_logs
 from ledgermq.audit.reading.decode import NOT_JSON, read_sealed_json
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.stored_logs import NAME, Manifest, StoredLog
+from ledgermq.audit.reading.stored_parts import DEFINITIONS, Definitions
 
 NOTE = "state/tiered"
 Told = TypeVar("Told")
@@ -83,6 +84,19 @@ def check_store(
             proof = f"replicas found their log up to position {lost} at {place}, and nothing of it is there any more"
             _tell(result, "stored.older", f"{result.group}/{min(ids, default='')}", None, 0, lost, proof)
         result.reasons.append(f"group {result.group}: the store holds nothing of its log")
+
+
+def check_parts(result: GroupResult, parts: Iterable[Flaw], definitions: Sequence[Definitions]) -> None:
+    """Tell what is wrong with index parts of the group, and compare what nodes stored of their definitions: each group needs some of its
+    cluster, and a damaged object is whoever's it is."""
+    result.findings += [Finding(RULES[flaw.rule].klass, NAME, result.group, flaw) for flaw in parts]
+    for each in definitions:
+        if each.cluster_id is None:
+            _tell(result, "stored.definitions", each.key, None, 0, each.size, "it does not have its checksum, or not its fields")
+    clusters = {one.identity["cluster_id"] for one in result.replicas if one.identity is not None}
+    if any(stored.files for stored in result.stored) and not clusters & {each.cluster_id for each in definitions}:
+        proof = "no node of the cluster has definitions of topics, consumer groups and users there: a lost cluster cannot be restored"
+        _tell(result, "stored.definitions", DEFINITIONS, None, 0, 0, proof)
 
 
 def _tell(result: GroupResult, rule: str, key: str, index: int | None, start: int, end: int, proof: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
@@ -28,8 +29,12 @@ KEPT_PARTS = 2
 TIMEOUT = timedelta(seconds=30)
 RETRIES = 3
 TEXT_MAX = 300
-ENVIRONMENT = {name: f"LEDGERMQ_STORE_{name.upper()}" for name in ("url", "endpoint", "region", "credentials")}
+ENVIRONMENT = {name: f"LEDGERMQ_STORE_{name.upper()}" for name in ("url", "endpoint", "region", "credentials", "ca")}
 KEYS = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key", "aws_session_token": "session_token"}
+NAMES_BEGIN = "0"
+"""No name that LedgerMQ gives sorts before it; an empty name (which ends with a slash), `.` and `..` do."""
+STATUS = re.compile(r"status code: (\d{3})")
+SAID = [re.compile(f"<{name}>([^<]*)</{name}>") for name in ("Code", "Message")]
 T = TypeVar("T")
 
 
@@ -53,6 +58,8 @@ class StoreAccess:
     """File in the format of AWS's shared credentials; empty: from where AWS's tools take them."""
     keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """What that file says, for machines that do not have it."""
+    ca: str = ""
+    """Certificates in PEM of the authorities that signed the server's, besides those that the machine trusts."""
 
     @property
     def place(self) -> str:
@@ -76,6 +83,9 @@ class StoreAccess:
         parts = urlsplit(self.url)
         if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
             raise BadStore(f"{self.url!r} is not a place in an object store; give s3://bucket/prefix")
+        prefix = parts.path.strip("/")
+        if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
+            raise BadStore(f"the prefix of {self.url!r} has an empty name, . or .. between its slashes; give s3://bucket/prefix")
         config: S3Config = {"region": self.region}
         if self.endpoint:
             config["endpoint"] = self.endpoint
@@ -86,7 +96,11 @@ class StoreAccess:
             config[name] = value  # type: ignore[literal-required]
         client: ClientConfig = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "allow_http": self.endpoint.startswith("http://")}
         retry: RetryConfig = {"max_retries": RETRIES, "retry_timeout": TIMEOUT}
-        return S3Store(parts.netloc, prefix=parts.path.strip("/") or None, config=config, client_options=client, retry_config=retry)
+        if self.ca:
+            if "-----BEGIN CERTIFICATE-----" not in self.ca:
+                raise BadStore("what was given as the store's authority holds no certificate in PEM; give a file of such certificates")
+            client["root_certificate"] = self.ca
+        return S3Store(parts.netloc, prefix=prefix or None, config=config, client_options=client, retry_config=retry)
 
 
 def read_keys(path: str) -> dict[str, str]:
@@ -110,7 +124,9 @@ def access_of(environment: Mapping[str, str]) -> StoreAccess | None:
     found = {name: environment[variable] for name, variable in ENVIRONMENT.items() if environment.get(variable)}
     if "url" not in found:
         return None
-    return StoreAccess(found["url"], found.get("endpoint", ""), found.get("region", "us-east-1"), found.get("credentials", ""))
+    return StoreAccess(
+        found["url"], found.get("endpoint", ""), found.get("region", "us-east-1"), found.get("credentials", ""), ca=found.get("ca", "")
+    )
 
 
 class _Process:
@@ -159,15 +175,39 @@ def _asked(key: str, request: Callable[[Any], T]) -> T:
     except BadStore as error:
         raise StoreLost(str(error)) from error
     except BaseError as error:
-        said = " ".join(str(error).split("Debug source:")[0].split())[:TEXT_MAX]
-        raise StoreLost(f"{where} could not be read ({said}); check address, credentials and server, and audit again") from error
+        raise StoreLost(f"{where} could not be read ({_said(error)}); check address, credentials and server, and audit again") from error
 
 
-def listing() -> dict[str, int]:
-    """Key and size of every object of the place. Raises StoreLost."""
+def _said(error: Exception) -> str:
+    """What the server answered: status, code and sentence; otherwise the first line of the library's error, without its inner state."""
+    told = str(error).split("Debug source:")[0]
+    said = [found[1].strip() for pattern in SAID if (found := pattern.search(told))]
+    status = [found[1]] if (found := STATUS.search(told)) else []
+    return (" ".join([*status, ": ".join(said)]) if said else " ".join(told.split()))[:TEXT_MAX]
+
+
+def listing(folder: str = "") -> dict[str, int]:
+    """Key and size of every object of the place, or of a folder in it. Raises StoreLost."""
+    return _asked(folder, lambda store: {meta["path"]: int(meta["size"]) for meta in _below(store, folder)})
+
+
+def _below(store: Any, folder: str) -> list[Any]:
+    """The objects below a folder. One foreign key that is no path (with an empty name, `.` or `..`) makes the library fail a whole listing:
+    then its folders are listed one by one, and a folder that has such a key itself from where names of LedgerMQ begin."""
     import obstore
+    from obstore.exceptions import InvalidPathError
 
-    return _asked("", lambda store: {meta["path"]: int(meta["size"]) for page in obstore.list(store) for meta in page})
+    def listed(after: str | None = None) -> list[Any]:
+        return [meta for page in obstore.list(store, folder or None, offset=after) for meta in page]
+
+    try:
+        return listed()
+    except InvalidPathError:
+        try:
+            level = obstore.list_with_delimiter(store, folder or None)
+        except InvalidPathError:
+            return listed(f"{folder}/{NAMES_BEGIN}" if folder else NAMES_BEGIN)
+        return [*level["objects"], *(meta for sub in level["common_prefixes"] for meta in _below(store, sub))]
 
 
 def read_object(key: str) -> bytes:

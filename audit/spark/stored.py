@@ -9,6 +9,7 @@ judged here; `ledgermq audit --store` does that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading import objects
@@ -26,7 +27,7 @@ VIEWS = ("entries", "messages", "records", "segments")
 def store_for(options: Mapping[str, str], view: str) -> StoreAccess | None:
     """The store in the options, with the content of its credentials file. Raises ValueError."""
     url = option(options, "store")
-    others = [name for name in ("storeEndpoint", "storeRegion", "storeCredentials") if option(options, name)]
+    others = [name for name in ("storeEndpoint", "storeRegion", "storeCredentials", "storeCa") if option(options, name)]
     if not url:
         if others:
             raise ValueError(f"option {others[0]}: it is for option store")
@@ -34,7 +35,9 @@ def store_for(options: Mapping[str, str], view: str) -> StoreAccess | None:
     if view not in VIEWS:
         raise ValueError(f"option store: view {view} is not of the log; use {', '.join(VIEWS)}")
     region = option(options, "storeRegion", "us-east-1")
-    access = StoreAccess(url, option(options, "storeEndpoint"), region, option(options, "storeCredentials")).with_keys()
+    ca = option(options, "storeCa")
+    pem = Path(ca).read_text() if ca else ""
+    access = StoreAccess(url, option(options, "storeEndpoint"), region, option(options, "storeCredentials"), ca=pem).with_keys()
     access.open()
     return access
 

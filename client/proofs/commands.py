@@ -20,7 +20,7 @@ from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.proofs.fetching import agreed, each_alone, fetch, path_from, replicas_of, shown_by
 from ledgermq.client.proofs.files import read_checkpoint, read_keys, read_proof, read_receipt
-from ledgermq.client.proofs.keys import TrustedKeys
+from ledgermq.client.proofs.keys import TrustedKeys, replicas_line
 from ledgermq.client.proofs.proof import Proven, Refuted
 from ledgermq.client.proofs.verifying import NOT_TRUE, check_receipt, check_since, enough_signed, verify
 from ledgermq.proto import admin_pb2 as pb
@@ -32,7 +32,7 @@ _ROW = click.option(
     "--row", type=click.IntRange(1), default=1, show_default=True, help="With --receipt: the receipt in this row of the file."
 )
 _KEYS = "File of the verifier keys to trust, one a line."
-_QUORUM = "Number of nodes in the key file that must have signed. [default: a majority of them]"
+_QUORUM = "Number of replicas that must have signed. [default: a majority of the group's replicas in the key file]"
 _SINCE = "An older checkpoint: the log must continue it."
 
 
@@ -274,7 +274,9 @@ def _verify_checkpoint(admins: Sequence[AdminCalls], note: Note, keys: TrustedKe
 @cluster_command
 @json_option
 def show_keys(connection: Connection, as_json: bool) -> None:
-    """List the keys with which the nodes sign checkpoints, as a key file. Retired keys are comments.
+    """List the keys with which the nodes sign checkpoints, and the replicas of each broker group, as a key file. Retired keys are comments.
+
+    A checkpoint counts if a majority of the replicas of its group has signed it. Write the file anew when nodes or replicas change.
 
     The list is the cluster's own word. Get it when you begin to trust the cluster, compare it with its operators, and keep it.
 
@@ -284,11 +286,19 @@ def show_keys(connection: Connection, as_json: bool) -> None:
 
     Exit status: 0 listed; 3 no node answers; 4 refused.
     """
-    for key in AdminCalls(connection).list_checkpoint_keys().keys:
+    admin = AdminCalls(connection)
+    status = admin.cluster_status()
+    for key in admin.list_checkpoint_keys().keys:
         if as_json:
-            render.print_json(node=key.node, verifier_key=key.verifier_key, created_ms=key.created_ms, retired=key.retired)
+            groups = sorted(group.group for group in status.groups if key.node in group.voters)
+            values = {"node": key.node, "verifier_key": key.verifier_key, "created_ms": key.created_ms, "retired": key.retired}
+            render.print_json(**values, broker_groups=groups)
         else:
             print(f"# retired: {key.verifier_key}" if key.retired else key.verifier_key)
+    if not as_json:
+        for group in status.groups:
+            if group.voters:
+                print(replicas_line(status.cluster_id, group.group, sorted(group.voters)))
 
 
 def _write_new(path: Path, content: bytes) -> None:

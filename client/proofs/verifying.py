@@ -8,7 +8,7 @@ from __future__ import annotations
 from crc32c import crc32c
 
 from ledgermq.client.errors import Incomplete
-from ledgermq.client.proofs.keys import TrustedKeys, node_of
+from ledgermq.client.proofs.keys import TrustedKeys
 from ledgermq.client.proofs.proof import Message, Proof, Proven, Refuted, Since
 from ledgermq.proto import log_pb2
 from ledgermq.proto.compression import BadBody, decompress
@@ -72,12 +72,15 @@ def check_since(since: Since | None, checkpoint: Checkpoint, note: Note, keys: T
 
 
 def enough_signed(signers: list[Verified], checkpoint: Checkpoint, keys: TrustedKeys) -> None:
-    """Raise Incomplete unless as many known nodes have signed as must."""
-    nodes = {node for each in signers if (node := node_of(each.key, checkpoint)) is not None}
-    if len(nodes) < keys.quorum:
+    """Raise Incomplete unless as many known replicas of the broker group have signed as must."""
+    nodes, needed = keys.counted(signers, checkpoint), keys.needed(checkpoint.log)
+    if len(nodes) < needed:
         said = f"signed by {', '.join(sorted(nodes))}" if nodes else "signed by no known node"
-        what = f"NOT PROVEN: the checkpoint of {checkpoint.log} is {said}; {keys.quorum} known nodes must have signed"
-        raise Incomplete(what, "make the proof while more nodes answer, or complete the key file")
+        what = f"NOT PROVEN: the checkpoint of {checkpoint.log} is {said}; {needed} known nodes must have signed"
+        if keys.names(checkpoint.log):
+            raise Incomplete(what, "make the proof while more nodes answer, or complete the key file")
+        remedy = "the key file does not name the replicas of the group: write it anew with ledgermq checkpoint keys, or give --quorum"
+        raise Incomplete(what, remedy)
 
 
 def _header(entry: bytes) -> tuple[int, int, int]:

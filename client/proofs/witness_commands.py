@@ -98,7 +98,12 @@ _SEVERITY = (ExitCode.OK, ExitCode.INCOMPLETE, ExitCode.FAILED)
 @click.option("--once", is_flag=True, help="One round, for cron.")
 @click.option("--every", "every_s", type=DURATION, default="30s", show_default=True, help="Time between two rounds.")
 @click.option(
-    "--patience", "patience_s", type=DURATION, default="30s", show_default=True, help="Time a restarted node may show less than before."
+    "--patience",
+    "patience_s",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="Time a restarted node may show less than before, or a node more than the others.",
 )
 @click.option(
     "--stale-after",
@@ -121,9 +126,10 @@ def witness(
 ) -> None:
     """Follow the checkpoints of a cluster, cosign them, and report when its logs contradict what was seen before.
 
-    Give the endpoints of all nodes: a node that lies is found by what the others say. Run it on a machine that the cluster's operators do
-    not control, and keep DIR. Every accepted checkpoint is a file there, cosigned; evidence of a contradiction is in DIR/evidence. The
-    verifier key of the witness is in DIR/key.pub.
+    Give the endpoints of all nodes: a node that lies is found by what the others say. A tree is accepted if a majority of the group's
+    replicas in the key file has signed it; one that fewer sign for longer than --patience is reported. Run it on a machine that the
+    cluster's operators do not control, and keep DIR. Every accepted checkpoint is a file there, cosigned; evidence of a contradiction is
+    in DIR/evidence. The verifier key of the witness is in DIR/key.pub.
 
     \b
     Examples:
@@ -131,7 +137,8 @@ def witness(
       ledgermq witness --dir witness --keys keys --once
 
     Exit status, at the end of the round or after Ctrl-C: 0 nothing found; 1 a fork, a roll-back, a withheld tail or a replaced log;
-    2 some node did not show a checkpoint that counts; 3 no node answers; 64 wrong arguments; 65 a file is damaged.
+    2 some node did not show a checkpoint that counts, or too few have signed it; 3 no node answers; 64 wrong arguments; 65 a file is
+    damaged.
     """
     trusted = read_keys(keys, None)
     clock = WallClock()

@@ -94,14 +94,18 @@ class WitnessFiles:
         try:
             value = json.loads((place / _NODES).read_bytes())
             nodes = {node: LastShown(**fields) for node, fields in value["nodes"].items()}
-            return GroupMemory(group, accepted, nodes, None if value["newest"] is None else Newest(**value["newest"]))
+            newest = None if value["newest"] is None else Newest(**value["newest"])
+            # A tree is accepted before it is remembered who showed it: what is beyond the accepted ones is of a tree that was removed.
+            largest = max(accepted, default=0)
+            nodes = {node: last for node, last in nodes.items() if Checkpoint.parse(parse_note(last.note).text).size <= largest}
+            return GroupMemory(group, accepted, nodes, newest if newest is not None and newest.size <= largest else None)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise _damaged(place / _NODES, error) from None
 
     def accept(self, memory: GroupMemory, note: Note) -> None:
         """Keep a checkpoint with its signatures, durably, in place of the one of the same size."""
         size = Checkpoint.parse(note.text).size
-        _write(self._place(memory.group) / _name(size), format_note(note).encode())
+        _write(self.checkpoint_path(memory.group, size), format_note(note).encode())
         memory.accepted[size] = note
 
     def remember(self, memory: GroupMemory) -> None:
@@ -118,6 +122,10 @@ class WitnessFiles:
             if not (place / name).exists():
                 _write(place / name, text.encode())
         return place
+
+    def checkpoint_path(self, group: str, size: int) -> Path:
+        """The file of an accepted checkpoint."""
+        return self._place(group) / _name(size)
 
     def _place(self, group: str) -> Path:
         return self.directory / _GROUPS / group

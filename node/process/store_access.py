@@ -16,4 +16,5 @@ def store_of(config: NodeConfig) -> ObjectStore | None:
     from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
 
     file = "" if tiered.credentials_file is None else str(tiered.credentials_file.absolute())
-    return S3ObjectStore(S3Place(tiered.url, tiered.endpoint, tiered.region, file, tiered.timeout_ms / 1000))
+    ca_file = "" if tiered.ca_file is None else str(tiered.ca_file.absolute())
+    return S3ObjectStore(S3Place(tiered.url, tiered.endpoint, tiered.region, file, tiered.timeout_ms / 1000, ca_file))

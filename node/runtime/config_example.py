@@ -104,6 +104,7 @@ retention:                     # removes whole log files, oldest first; 0 = no s
 #   endpoint: https://store.example.com:9000   # of a server other than AWS's
 #   region: us-east-1
 #   credentials_file: ./store.credentials      # as AWS's shared credentials; without: environment or role of the machine
+#   ca_file: ./store-ca.pem    # authority of the server's certificate, if this machine does not trust it anyway
 #   bytes_per_s: 64MiB         # limit of reading files for upload, and of reading them back
 #   check_ms: 1s
 #   retry_ms: 10s              # pause after the store failed

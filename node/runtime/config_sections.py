@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -211,6 +212,8 @@ class Tiered(Section):
     """`http://host:port` or `https://host:port` of a server other than AWS's."""
     region: Annotated[str, Field(min_length=1)] = "us-east-1"
     credentials_file: Path | None = None
+    ca_file: Path | None = None
+    """PEM file of the authorities that signed the server's certificate, besides those that this machine trusts. Read at start."""
     bytes_per_s: Annotated[Bytes, Field(ge=64 << 10)] = 64 << 20
     """Limit of this node's reads from the disk for uploads, and of its reads from the store."""
     check_ms: Annotated[Milliseconds, Field(ge=50)] = 1_000
@@ -227,6 +230,9 @@ class Tiered(Section):
         # A configuration that was read and written again names every default.
         if not self.url and vars(self) != vars(Tiered.model_construct()):
             raise ValueError("tiered needs url, the place in the object store, as s3://bucket/prefix")
+        prefix = urlsplit(self.url).path.strip("/")
+        if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
+            raise ValueError("the prefix in tiered.url has an empty name, . or .. between its slashes")
         return self
 
 

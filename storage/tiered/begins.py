@@ -31,7 +31,7 @@ def begin_key(where: str, pos: int) -> str:
 def stored_begin(store: ObjectStore, where: str, described: Begin) -> Begin:
     """Where the log begins in the store; `described`: where it began when its description was written. Raises StoreFailure, Damaged,
     UnknownFormat."""
-    found = sorted(pos for key in store.list(f"{where}/{FOLDER}") if (pos := parse_name(key.rpartition("/")[2])) is not None)
+    found = _numbers(store, f"{where}/{FOLDER}")
     if not found or found[-1] <= described.pos:
         return described
     key = begin_key(where, found[-1])
@@ -50,7 +50,12 @@ def snapshot_key(where: str, applied_index: int) -> str:
 
 def stored_snapshots(store: ObjectStore, where: str) -> list[int]:
     """The entries up to which the snapshots in the store reach, ascending. Raises StoreFailure."""
-    return sorted(at for key in store.list(f"{where}/{SNAPSHOTS}") if (at := parse_name(key.rpartition("/")[2])) is not None)
+    return _numbers(store, f"{where}/{SNAPSHOTS}")
+
+
+def _numbers(store: ObjectStore, folder: str) -> list[int]:
+    """The numbers that name objects directly in a folder, ascending."""
+    return sorted(at for key in store.list(folder) if (at := parse_name(key.removeprefix(f"{folder}/"))) is not None)
 
 
 def covers(snapshot: Mapping[str, Any], first: int) -> bool:

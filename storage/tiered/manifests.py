@@ -97,14 +97,20 @@ def object_key(where: str, base: int, sha256: str) -> str:
     return f"{where}/{file_name(base)}-{sha256}.log"
 
 
-def base_of_manifest(key: str) -> int | None:
-    """The inverse of `manifest_key`; None for other keys."""
-    name, dot, ending = key.rpartition("/")[2].partition(".")
-    return parse_name(name) if dot and ending == "json" else None
+def base_of_manifest(where: str, key: str) -> int | None:
+    """The inverse of `manifest_key`; None for other keys, also of a copy in a folder below `where`."""
+    base = parse_name(key.removeprefix(f"{where}/").removesuffix(".json"))
+    return base if base is not None and key == manifest_key(where, base) else None
 
 
 def controller_key(node: str) -> str:
     return f"{CONTROLLER}/{node}.json"
+
+
+def is_controller_key(key: str) -> bool:
+    """Whether a node may have stored its controller's files under this key."""
+    node = key.removeprefix(f"{CONTROLLER}/").removesuffix(".json")
+    return bool(node) and "/" not in node and key == controller_key(node)
 
 
 def encode(value: StoredLog | FileManifest) -> bytes:

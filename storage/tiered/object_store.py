@@ -23,11 +23,15 @@ class StoreFailure(StorageError):
     """The store did not do what was asked: it is unreachable, slow, full, or answered with an error. Another attempt may succeed."""
 
 
-class ObjectMissing(StoreFailure):
+class Answered(StoreFailure):
+    """The store answered, and does not give this object: that says nothing about others."""
+
+
+class ObjectMissing(Answered):
     """There is no object of this key, or it ends before the requested range."""
 
 
-class AccessDenied(StoreFailure):
+class AccessDenied(Answered):
     """The store refused the credentials, or they do not allow the operation."""
 
 

@@ -7,6 +7,7 @@ known as committed beyond its snapshot. The identity is written last: until then
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from ledgermq.storage.identity import NodeIdentity
 from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.recovered import RECOVERY_FILE
-from ledgermq.storage.tiered import manifests
+from ledgermq.storage.tiered import index_part, manifests
 from ledgermq.storage.tiered.begins import covering_snapshot, covers, stored_begin
 from ledgermq.storage.tiered.controller_files import ControllerFiles, unpack
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
@@ -33,6 +34,9 @@ from ledgermq.storage.trees import Meter, Progress, require_empty, require_room,
 
 PASSES = 2
 """Every byte is fetched and verified."""
+ROWS_AT_ONCE = 128 * index_part.BLOCK_BYTES
+"""What one request fetches of an index part: 6 MiB."""
+REMAKE = "no message is lost: remove the index part's two objects (.index, .rows), and the next reader makes them from the log file"
 REMEDY = "remove the target; look at the object in the store, or restore a backup"
 
 
@@ -60,11 +64,7 @@ def restore_from_store(
     require_empty(disk, target)
     if not node or "/" in node or node.startswith("."):
         raise Refused(f"{node!r} is not a node id", "give a node of the cluster's configuration")
-    held = [_held(store, folder) for folder in _folders(store, groups)]
-    clusters = {log.stored.cluster_id for log in held}
-    if len(clusters) != 1:
-        raise Refused(f"{store.place} holds logs of the clusters {', '.join(sorted(clusters))}", "name the groups of one with --group")
-    [cluster_id] = clusters
+    held, cluster_id = _held_logs(store, groups)
     controller = _controller(store, cluster_id)
     total = sum(log.size for log in held)
     require_room(disk, target, total)
@@ -85,9 +85,10 @@ def restore_from_store(
 
 
 def check_store(store: ObjectStore, groups: Sequence[str], progress: Progress) -> list[HeldLog]:
-    """Read every object of these broker groups (none: all in the store), and compare it with its digest. Raises Refused, BadCopy (also for
-    files behind a gap), other StorageErrors."""
-    held = [_held(store, folder) for folder in _folders(store, groups)]
+    """Read every object of these broker groups (none: all in the store), and compare it with its digest: what `restore_from_store` reads,
+    and what readers of the log need. Raises Refused, BadCopy (also for files behind a gap), other StorageErrors."""
+    held, cluster_id = _held_logs(store, groups)
+    _controller(store, cluster_id, all_intact=True)
     meter = Meter(sum(log.size for log in held), progress)
     for log in held:
         where = manifests.folder(log.stored.group, log.stored.log_id)
@@ -96,10 +97,41 @@ def check_store(store: ObjectStore, groups: Sequence[str], progress: Progress) -
                 verify(store, manifests.object_key(where, file.base, file.sha256), file.size, file.sha256, meter)
             except WrongObject as wrong:
                 raise BadCopy(str(wrong), "look for it in the store's own versions or backups") from wrong
+            _check_index_part(store, where, file)
         if log.behind_gap:
             what = f"{len(log.behind_gap)} files that do not continue the log, the first is {log.behind_gap[0]}"
             raise BadCopy(f"{store.place} holds {what}", "look for the files before it in the store's own versions or backups")
     return held
+
+
+def _held_logs(store: ObjectStore, groups: Sequence[str]) -> tuple[list[HeldLog], str]:
+    """What the store holds of the wanted logs, and the cluster whose they are. Raises as `_held` does."""
+    held = [_held(store, folder) for folder in _folders(store, groups)]
+    clusters = {log.stored.cluster_id for log in held}
+    if len(clusters) != 1:
+        raise Refused(f"{store.place} holds logs of the clusters {', '.join(sorted(clusters))}", "name the groups of one with --group")
+    return held, clusters.pop()
+
+
+def _check_index_part(store: ObjectStore, where: str, file: FileManifest) -> None:
+    """Compare an index part with its digests. A file that was stored before there were index parts has none. Raises BadCopy."""
+    key = index_part.head_key(where, file)
+    try:
+        head = index_part.decode_head(store.get(key), key, file)
+    except ObjectMissing:
+        return
+    except Damaged as damage:
+        raise BadCopy(f"{store.place}: {damage}", REMAKE) from damage
+    key, total = index_part.rows_key(where, file), (head.rows + head.keys) * index_part.ROW_BYTES
+    try:
+        for start in range(0, total, ROWS_AT_ONCE):
+            piece = store.read(key, start, min(ROWS_AT_ONCE, total - start))
+            for at in range(0, len(piece), index_part.BLOCK_BYTES):
+                number = (start + at) // index_part.BLOCK_BYTES
+                if hashlib.sha256(piece[at : at + index_part.BLOCK_BYTES]).digest() != head.block(number):
+                    raise BadCopy(f"{store.place}/{key} does not have its digest in block {number}", REMAKE)
+    except ObjectMissing as missing:
+        raise BadCopy(str(missing), REMAKE) from missing
 
 
 def _folders(store: ObjectStore, groups: Sequence[str]) -> list[str]:
@@ -127,7 +159,7 @@ def _held(store: ObjectStore, folder: str) -> HeldLog:
     try:
         stored = manifests.decode_log(store.get(key), key)
         stored = replace(stored, begin=stored_begin(store, folder, stored.begin))
-        found = ((manifests.base_of_manifest(key), key) for key in store.list(folder))
+        found = ((manifests.base_of_manifest(folder, key), key) for key in store.list(folder))
         # What total retention has not removed yet does not count any more.
         keys = sorted((base, key) for base, key in found if base is not None and base >= stored.begin.pos)
         described = [(key, manifests.decode_manifest(store.get(key), key)) for _, key in keys]
@@ -170,18 +202,25 @@ def _snapshot(store: ObjectStore, folder: str, first: int, last: int) -> dict[st
         raise BadCopy(f"{store.place}: {damage}", REMEDY) from damage
 
 
-def _controller(store: ObjectStore, cluster_id: str) -> ControllerFiles:
-    """The newest definitions of the cluster that are intact. Raises BadCopy."""
-    found = []
+def _controller(store: ObjectStore, cluster_id: str, *, all_intact: bool = False) -> ControllerFiles:
+    """The newest definitions of the cluster that are intact. Raises BadCopy if there are none, and with `all_intact` for every object of a
+    node that is not intact."""
+    found, wrong = [], ""
     for key in store.list(manifests.CONTROLLER):
-        try:
-            found.append(unpack(store.get(key), key))
-        except Damaged:
-            # Another node's may be intact; if none is, that is an error below.
-            continue
+        if manifests.is_controller_key(key):
+            try:
+                found.append(unpack(store.get(key), key))
+            except (Damaged, ObjectMissing) as error:
+                # Another node's may be intact; if none is, that is an error below.
+                wrong = wrong or str(error)
     fitting = [files for files in found if files.cluster_id == cluster_id]
     if not fitting:
-        raise BadCopy(f"{store.place}/{manifests.CONTROLLER} holds no intact definitions of cluster {cluster_id}", REMEDY)
+        what = f"{store.place}/{manifests.CONTROLLER} holds no intact definitions of cluster {cluster_id}"
+        raise BadCopy(f"{what} ({wrong})" if wrong else what, REMEDY)
+    if wrong and all_intact:
+        raise BadCopy(
+            f"{store.place}: {wrong}", "another node's definitions are intact; restart the node that stored it: it stores them anew"
+        )
     return max(fitting, key=lambda files: files.made_ms)
 
 

@@ -161,6 +161,19 @@ def test_digests_that_a_node_noted(tmp_path: Path) -> None:
     assert check_notes(noted(tmp_path, own), {}) == []
 
 
+def test_roots_that_a_node_noted(tmp_path: Path) -> None:
+    """Of files whose seal has a root; beside a digest that is right, and beside one that is wrong."""
+    own = {"log_id": "log", "digests": {"0": "a"}, "roots": {"0": "b" * 20, "200": "c"}}
+    (flaw,) = check_notes(noted(tmp_path, own), {0: Seal(3, 9, 90, "a", "d" * 20, 7), 200: Seal(3, 9, 90, "e", "c", 7)})
+    assert (flaw.rule, flaw.file, flaw.index, flaw.byte_from, flaw.byte_to) == ("seal.noted", FILE, 0, 0, 8)
+    assert flaw.proof.startswith("the node computed the root bbbbbbbbbbbbbbbb…, sealed was dddddddddddddddd…;")
+    for root in (None, ""):
+        assert check_notes(noted(tmp_path, own), {0: Seal(3, 9, 90, "a", root)}) == []
+    assert len(check_notes(noted(tmp_path, own), {0: Seal(3, 9, 90, "x", "y", 7)})) == 2
+    for value in ({**own, "roots": [1]}, {**own, "roots": {}}, {**own, "log_id": "other"}):
+        assert check_notes(noted(tmp_path, value), {0: Seal(3, 9, 90, "a", "d", 7)}) == []
+
+
 def judged(digests: Mapping[str, str], seal: dict[str, Any] | None = None, **fields: Any) -> list[Finding]:
     """The findings if these replicas have files with these digests, and a majority sealed the digest `s`."""
     record = {**FIELDS, "first": 0, "end": 8, "sha256": "s" * 20, **(seal or {})}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client.proofs import Proof
+from ledgermq.client.proofs import Proof, TrustedKeys
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.receipts import row_of
 from ledgermq.proto.signed_notes import Checkpoint, format_note, parse_note
@@ -140,6 +140,9 @@ def test_exit_statuses_of_verify_proof(cluster: FakeTreeCluster, ledgermq: Run, 
 def test_checkpoints_and_keys(cluster: FakeTreeCluster, ledgermq: Run, keys: str, tmp_path: Path) -> None:
     code, out, _ = ledgermq("checkpoint", "keys")
     assert code == 0 and out.splitlines()[:3] == key_file().splitlines()[1:] and out.splitlines()[3].startswith("# retired: old.")
+    assert out.splitlines()[4:] == ["replicas 7d444840/g1 n1 n2 n3"]
+    assert TrustedKeys.parse(out).replicas == {("7d444840", "g1"): frozenset({"n1", "n2", "n3"})}
+    assert json.loads(ledgermq("checkpoint", "keys", "--json")[1].splitlines()[0])["broker_groups"] == ["g1"]
     assert [json.loads(line)["retired"] for line in ledgermq("checkpoint", "keys", "--json")[1].splitlines()] == [False, False, False, True]
     code, out, _ = ledgermq("checkpoint", "show", "--broker-group", "g1")
     assert code == 0 and Checkpoint.parse(parse_note(out).text) == HONEST.checkpoint(FILES)

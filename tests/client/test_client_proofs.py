@@ -218,7 +218,7 @@ def test_an_entry_lies_in_its_file(change: dict[str, int], why: str) -> None:
 
 def test_key_files() -> None:
     """Comments and empty lines do not count; a file without nodes, and a quorum that cannot be, are refused."""
-    assert TrustedKeys.parse(key_file("n1", "n2", "n3", "n4") + "\n# more\n").quorum == 3
+    assert TrustedKeys.parse(key_file("n1", "n2", "n3", "n4") + "\n# more\n").needed(LOG) == 3
     with pytest.raises(ValueError, match="line 2: "):
         TrustedKeys.parse("# keys\nnonsense\n")
     with pytest.raises(BadArgument, match="no key of a node"):
@@ -226,6 +226,46 @@ def test_key_files() -> None:
     for quorum in (0, 4):
         with pytest.raises(BadArgument, match="nodes cannot sign"):
             TrustedKeys.parse(key_file(), quorum)
+
+
+SIX = ("n1", "n2", "n3", "n4", "n5", "n6")
+
+
+def test_a_majority_of_the_replicas_that_can_sign_is_enough() -> None:
+    """A cluster has more keys than a broker group has replicas: six nodes, or three with workers. The others do not count."""
+    keys = TrustedKeys.parse(f"{key_file(*SIX)}replicas 7d444840/g1 n1 n2 n3\nreplicas 7d444840/g2 n4 n5 n6\nreplicas other/g1 n4 n5\n")
+    assert verify(proof_of(HONEST, 13, nodes=("n1", "n3")), keys).index == 13
+    for nodes in (("n1",), ("n1", "n4", "n5", "n6")):
+        with pytest.raises(Incomplete, match="is signed by n1; 2 known nodes must have signed"):
+            verify(proof_of(HONEST, 13, nodes=nodes), keys)
+    assert keys.needed(replace(LOG, broker_group="g3")) == 4
+    assert TrustedKeys.of(keys.keys, 3, keys.replicas).needed(LOG) == 3
+
+
+def test_a_file_without_replicas_says_what_is_missing() -> None:
+    """Keys of another cluster in the same file do not raise the number."""
+    foreign = [VerifierKey(f"n{number}.another", ED25519, private_key(f"x{number}").public_key().public_bytes_raw()) for number in range(9)]
+    assert TrustedKeys.of([*KEYS.keys, *foreign]).needed(LOG) == 2
+    with pytest.raises(Incomplete, match="4 known nodes must have signed") as caught:
+        verify(proof_of(HONEST, 13, nodes=("n1", "n2", "n3")), TrustedKeys.parse(key_file(*SIX)))
+    assert "does not name the replicas of the group" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "replicas 7d444840/g1",
+        "replicas g1 n1",
+        "replicas 7d444840/ n1",
+        "replicas a/b/c n1",
+        "replicas 7d444840/g1 n1 n1",
+        "replicas 7d444840/g1 n1\nreplicas 7d444840/g1 n2",
+        "replica 7d444840/g1 n1",
+    ],
+)
+def test_lines_that_name_no_replicas(line: str) -> None:
+    with pytest.raises(ValueError, match=r"line [56]: "):
+        TrustedKeys.parse(f"{key_file()}{line}\n")
 
 
 # A receipt

@@ -220,6 +220,15 @@ def test_membership_is_sorted() -> None:
         ("ack", b"[]"),
         ("ack", b"not json"),
         ("ack", b"\xff"),
+        ("seal", b'{"v":2,"base":0,"first":0,"last":1,"end":9,"sha256":"ab","replicas":[]}'),
+        (
+            "seal",
+            b'{"v":1,"base":0,"first":0,"last":1,"end":9,"sha256":"ab","replicas":[],"tree":{"entries":2,"root":"%s"}}' % (b"ab" * 32),
+        ),
+        ("trim", b'{"v":2,"begin":1,"pos":9,"term":1,"chain":2,"from":0,"files":[],"reason":"time"}'),
+        ("trim", b'{"v":1,"begin":1,"pos":9,"term":1,"chain":2,"from":0,"files":[],"reason":"time","stored":true}'),
+        ("producer", b'{"v":1,"p":1,"e":1,"d":true}'),
+        ("producer", b'{"v":2,"p":1,"e":1}'),
         ("topic", b'{"v":1,"ns":"","name":"t","kind":"odd","queues":1,"first_queue":0,"perm":"rw","incarnation":1,"deleted":false}'),
     ],
 )

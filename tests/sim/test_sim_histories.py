@@ -12,7 +12,9 @@ from ledgermq.node.broker.calls.read_calls import Peeked
 from ledgermq.node.broker.calls.send_calls import Produced
 from ledgermq.proto.types import I64
 from ledgermq.sim.checkers import Violation
+from ledgermq.sim.clients import FIFO, NORMAL
 from ledgermq.sim.histories import Histories, QueueKey
+from ledgermq.sim.world import World
 
 KEY: QueueKey = ("t", 0)
 
@@ -149,3 +151,14 @@ def test_of_a_send_that_was_cut_short_only_what_is_there_counts(end: int, true: 
         return
     with pytest.raises(Violation, match="linearizable"):
         told.finish()
+
+
+def test_a_group_is_owed_what_every_trim_waited_for() -> None:
+    """A trim without an object store takes the messages of a topic that a group has not read yet, and that is no fault. Of two trims the
+    group must have been in the way of both."""
+    world = World(1)
+    assert world.owed("g") == [NORMAL, FIFO], "nothing was trimmed"
+    world.trimmed_for_good([("g", NORMAL, 0), ("g", NORMAL, 1), ("g", FIFO, 0), ("h", FIFO, 0)])
+    assert (world.owed("g"), world.owed("h"), world.owed("i")) == ([NORMAL, FIFO], [FIFO], [])
+    world.trimmed_for_good([("g", NORMAL, 0), ("h", NORMAL, 0), ("i", FIFO, 0)])
+    assert (world.owed("g"), world.owed("h"), world.owed("i")) == ([NORMAL], [], [])

@@ -285,8 +285,9 @@ def test_checkpoints_and_abort_file(tmp_path: Path) -> None:
     assert checkpoints.read_log_checkpoint(DISK, str(log_directory)) == checkpoints.LogCheckpoint(41, 40)
     (log_directory / "checkpoint").write_bytes(b"committedIndex=7\r\nother=1\nendIndex=9\n")
     assert checkpoints.read_log_checkpoint(DISK, str(log_directory)) == checkpoints.LogCheckpoint(9, 7)
-    (log_directory / "checkpoint").write_bytes(b"endIndex=x\n\xff")
-    assert checkpoints.read_log_checkpoint(DISK, str(log_directory)) is None
+    for wrong in (b"x\n\xff", b"+9", b"1_0", b"09", b"-0", b"", b"9 9", b"9" * 20, "\N{ARABIC-INDIC DIGIT NINE}".encode()):
+        (log_directory / "checkpoint").write_bytes(b"committedIndex=7\nendIndex=" + wrong + b"\n")
+        assert checkpoints.read_log_checkpoint(DISK, str(log_directory)) is None, wrong
     assert checkpoints.is_clean(DISK, root)
     checkpoints.write_abort(DISK, root, 4711)
     assert (tmp_path / "abort").read_bytes() == b"4711"

@@ -55,6 +55,11 @@ class Stored:
         one.stage.grow(2)
         one.carry_all()
         self.directory = str(one.stage.config.data)
+        controller = Path(self.directory) / "controller"
+        controller.mkdir(exist_ok=True)
+        (controller / "journal").write_bytes(b"definitions")
+        one.tiering.keep_controller(1_700_000_000_000)
+        shutil.rmtree(controller)
         self.store: FakeStore = one.store
         self.begin, self.end = one.begin, one.state.verified_pos
         own = one.stage.driver.group.store.identity

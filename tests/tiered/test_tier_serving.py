@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -34,6 +34,7 @@ from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import Draft
 from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.tiered.object_store import AccessDenied, Answered, StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
 from tests.tiered.stored_log import another_reader, topic
 from tests.tiered.test_tiered_carrying import SIZE, TieredStage
@@ -215,6 +216,39 @@ def test_a_reader_gets_an_error_while_the_store_is_away(served: Served) -> None:
         served.one.store.back()
         served.now_s += FAILED_S
         assert (await (await served.tail(5)).read([len(served.written)], 1, 9000))[0].count
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("failure", "others_wait"),
+    [
+        (Answered("the object is archived"), False),
+        (AccessDenied("not this key"), False),
+        (StoreFailure("no answer in time"), True),
+    ],
+)
+def test_an_object_that_the_store_does_not_give_delays_its_own_group_only(failure: StoreFailure, others_wait: bool) -> None:
+    """A store that does not answer would cost the readers of every group its time-out; one that answers costs them nothing."""
+    now_s, asked = [0.0], []
+
+    def refuse(reader: Any) -> None:
+        asked.append(reader)
+        raise failure
+
+    async def main() -> None:
+        tier = TierReads(cast(Any, None), lambda group: cast(Any, group), lambda: now_s[0])
+        for _ in range(2):
+            with pytest.raises(LedgerError, match=str(failure)):
+                await tier.run("g1", refuse)
+        assert asked == ["g1"]
+        if others_wait:
+            with pytest.raises(LedgerError, match=str(failure)):
+                await tier.run("g2", lambda reader: reader)
+        else:
+            assert await tier.run("g2", lambda reader: reader) == "g2"
+        now_s[0] += FAILED_S
+        assert await tier.run("g2", lambda reader: reader) == "g2" and await tier.run("g1", lambda reader: reader) == "g1"
 
     run(main())
 

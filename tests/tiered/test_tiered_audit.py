@@ -252,6 +252,50 @@ def test_a_manifest_that_lies_about_its_file_is_named(case: Case, field: str) ->
     assert any(rule == "stored.entries" for rule, *_ in found)
 
 
+@pytest.mark.parametrize("wrong", ["checksum", "version", "field", "other file", "digests", "row", "rows short", "rows gone"])
+def test_a_wrong_index_part_is_named(case: Case, wrong: str) -> None:
+    """Head and rows, of a file that no disk holds any more; a reader would make it again."""
+    head, rows = case.key(".index", SIZE), case.key(".rows", SIZE)
+    size, blocks = len(case.store.objects[rows]), sealed_json.decode(case.store.objects[head], head)["blocks"]
+    if wrong == "checksum":
+        case.flip(head, 40)
+    elif wrong == "other file":
+        case.store.objects[head] = case.store.objects[case.key(".index", 0)]
+    elif wrong == "row":
+        case.flip(rows, size - 3)
+    elif wrong == "rows gone":
+        del case.store.objects[rows]
+    elif wrong == "rows short":
+        case.store.objects[rows] = case.store.objects[rows][:-1]
+    else:
+        case.change(head, **{"version": {"v": 2}, "field": {"rows": "many"}, "digests": {"blocks": blocks + "00" * 32}}[wrong])
+    key = rows if wrong.startswith("row") else head
+    length = len(case.store.objects[head]) if key == head else size
+    assert case.found() == [("stored.index", key.rpartition("/")[2], 0, length)]
+
+
+def test_a_file_from_before_index_parts_has_none(case: Case) -> None:
+    for ending in (".index", ".rows"):
+        del case.store.objects[case.key(ending, SIZE)]
+    assert case.found() == []
+
+
+def test_definitions_that_are_damaged_or_missing_are_named(case: Case) -> None:
+    """What a node stored, also beside intact objects of others; and nothing of this cluster at all. Foreign objects do not count."""
+    [key] = case.store.keys("n1.json")
+    whole = case.store.objects[key]
+    case.store.objects["controller/n2.json"] = whole[:-1]
+    assert case.found() == [("stored.definitions", "n2.json", 0, len(whole) - 1)]
+    del case.store.objects["controller/n2.json"]
+    case.store.objects |= {"controller/old/n9.json": b"", "controller/README": b"", "controller": b""}
+    assert case.found() == []
+    case.change(key, files={"journal": "bm8="})
+    assert case.found() == [("stored.definitions", "n1.json", 0, len(case.store.objects[key])), ("stored.definitions", "controller", 0, 0)]
+    case.store.objects[key] = whole
+    case.change(key, cluster_id="another")
+    assert case.found() == [("stored.definitions", "controller", 0, 0)]
+
+
 def test_a_damaged_manifest_is_named(case: Case) -> None:
     key = case.key(".json", SIZE)
     case.store.objects[key] = case.store.objects[key].replace(b'"size"', b'"sise"')
@@ -323,18 +367,18 @@ def test_a_store_that_does_not_answer_makes_the_audit_incomplete(case: Case, mon
 
 
 def test_every_object_is_fetched_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scan, the digest and the tree need one pass: what the audit costs is what it reads."""
-    count = [0, 0]
+    """The scan, the digest and the tree need one pass, and index parts one: what the audit costs is what it reads."""
+    fetched: dict[str, list[int]] = {".log": [], ".rows": []}
     plain: Callable[..., Any] = obstore.get_range
 
     def counted(store: Any, key: str, *, start: int, length: int) -> Any:
-        count[0] += 1
-        count[1] += length
+        fetched[key[key.rindex(".") :]].append(length)
         return plain(store, key, start=start, length=length)
 
     monkeypatch.setattr(obstore, "get_range", counted)
     case.audit()
-    assert count == [case.end // SIZE, case.end]
+    assert (len(fetched[".log"]), sum(fetched[".log"])) == (case.end // SIZE, case.end)
+    assert sorted(fetched[".rows"]) == sorted(len(case.store.objects[key]) for key in case.store.keys(".rows"))
 
 
 def test_the_command_names_the_store(case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.broker.calls.member_calls import GroupMembers, RaiseLevel
 from ledgermq.node.replica.maintenance.tiering import NO_DIGEST, NOT_UPLOADED, PATIENCE_RETRIES, Tiering
 from ledgermq.node.replica.retention.retention_rules import STORE, Pin
 from ledgermq.node.runtime import metrics
+from ledgermq.proto.control import LevelRecord
 from ledgermq.storage import sealed_json
 from ledgermq.storage.file_digest import file_digest
 from ledgermq.storage.mapped_files import file_name
@@ -313,6 +315,46 @@ def test_a_gap_or_another_history_is_told_and_nothing_is_written(tiered: Any) ->
     one.store.objects[key] = held
     one.retry()
     assert one.state.verified_pos == 3 * SIZE
+
+
+def test_the_way_out_of_another_history_is_told_and_leads_out(tiered: Any) -> None:
+    """After the restore of an older backup the store is ahead of the log, and the log began before what its disks hold. A new prefix needs
+    a copy of that beginning, and both messages say of which objects."""
+    one = tiered(files=2)
+    one.stage.driver.call(lambda token: RaiseLevel(token, LevelRecord(2, "tester"), frozenset({"n1"})))
+    one.carry_all()
+    one.retain()
+    for _ in range(3):
+        one.stage.grow(1)
+        one.carry_all()
+    ahead = next(key for key in one.store.keys(".json") if file_name(3 * SIZE) in key)
+    one.store.objects[ahead] = sealed_json.encode({**sealed_json.decode(one.store.objects[ahead], ahead), "last_chain": 7})
+    RealDisk().unlink(f"{one.stage.driver.group.store.state_directory}/tiered")
+    former = one.store
+    one.restarted()
+    one.check()
+    assert "belongs to another history" in one.state.waits_for and "set tiered.url to a new prefix" in one.state.waits_for
+    told = [re.search(r"copy the objects of (\S+) from before position (\d+) there", one.state.waits_for)]
+    one.store = FakeStore()
+    one.store.place = "s3://fake/new"
+    one.restarted()
+    one.check()
+    assert "holds nothing from before the log on the disks" in one.state.waits_for
+    told.append(re.search(r"copy the objects of (\S+) from before position (\d+) there", one.state.waits_for))
+    assert [(found[1], int(found[2])) for found in told if found] == [
+        (ahead.rpartition("/")[0], 3 * SIZE),
+        (ahead.rpartition("/")[0], 2 * SIZE),
+    ]
+    for found in told:
+        assert found is not None
+        folder, pos = found[1], int(found[2])
+        one.store = FakeStore()
+        one.store.place = f"s3://fake/new-{pos}"
+        numbered = {key: int(digits[0]) for key in former.objects if (digits := re.findall(r"\d{20}", key))}
+        one.store.objects = {key: data for key, data in former.objects.items() if key.startswith(folder) and numbered.get(key, 0) < pos}
+        one.restarted()
+        one.check(3)
+        assert one.state.waits_for is None and one.state.verified_pos == 5 * SIZE
 
 
 def test_another_cluster_in_the_same_place_is_refused(tiered: Any) -> None:

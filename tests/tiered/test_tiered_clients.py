@@ -27,6 +27,7 @@ from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.tiered import begins, manifests
 from ledgermq.storage.tiered.begins import begin_key, snapshot_key
+from ledgermq.storage.tiered.controller_files import ControllerFiles, pack
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
 from tests.audit.client_cases import FIFO, Clients, write_clients
 from tests.audit.damage_cases import CREATED, flip
@@ -67,6 +68,7 @@ class Case:
         sizes = writer.data_bytes, writer.index_bytes, writer.queue_bytes
         about = StoredLog(CLUSTER, writer.group, writer.log_id, CREATED, *sizes, Begin(0, 0, 0, writer.seed))
         self.store.objects[f"{self.where}/log.json"] = manifests.encode(about)
+        self.store.objects[manifests.controller_key("n1")] = pack(ControllerFiles(CLUSTER, "n1", CREATED, {"journal": b"definitions"}))
         self.files = [manifest_of(writer, number) for number in range(store_files)]
         for held in self.files:
             path = writer.log / "data" / file_name(held.base)

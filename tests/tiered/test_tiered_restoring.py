@@ -131,7 +131,8 @@ def test_the_command_names_the_last_entry_and_what_was_left(
     assert "the credentials have ended; check the address, the credentials and the server" in capsys.readouterr().err
     assert run(["restore", "--from", "s3://fake/log", "--data", str(tmp_path / "new")]) == 64
     assert run(["restore", "--from", "s3://fake/log", "--node", "n1"]) == 64
-    assert run(["restore", "--from", str(tmp_path), "--data", str(tmp_path / "new"), "--endpoint", "https://x"]) == 64
+    for option in ("--endpoint", "--credentials", "--ca"):
+        assert run(["restore", "--from", str(tmp_path), "--data", str(tmp_path / "new"), option, "https://x"]) == 64
 
 
 def test_the_store_can_be_checked_without_restoring(
@@ -274,3 +275,77 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_written(lost: Los
     lost.store.objects.clear()
     with pytest.raises(Refused, match="holds no log"):
         lost.restore()
+
+
+# Objects of others
+
+
+def test_foreign_objects_change_nothing(lost: Lost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty object as a web console makes it for a folder, copies in folders of their own, and other names beside ours."""
+    monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
+    [log] = lost.store.keys("log.json")
+    folder = log.removesuffix("/log.json")
+    copies = {f"{folder}/old/{key.rpartition('/')[2]}": data for key, data in lost.store.objects.items() if key.startswith(f"{folder}/")}
+    begin = {f"{folder}/begins/old/{file_name(SIZE)}": b"", f"{folder}/snapshots/old/{file_name(1)}": b""}
+    names = ("controller", "controller/", "controller/.json", "controller/old/n1.json", "controller/README", f"{folder}/x.json", "x", "x/y")
+    lost.store.objects |= {**copies, **begin, **dict.fromkeys(names, b"")}
+    assert run(["restore", "--check", "--from", "s3://fake/log"]) == 0
+    held = lost.restore()
+    assert len(held.files) == 3 and held.behind_gap == ()
+
+
+@pytest.mark.parametrize("wrong", ["gone", "empty", "cut"])
+def test_what_fails_a_restore_fails_the_check(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    """No definitions of the cluster, or damaged ones."""
+    monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
+    packed = lost.store.objects.pop("controller/n1.json")
+    if wrong != "gone":
+        lost.store.objects["controller/n1.json"] = packed[:-9] if wrong == "cut" else b"{}"
+    for arguments in (["--check"], ["--data", str(lost.target), "--node", "n1"]):
+        assert run(["restore", "--from", "s3://fake/log", *arguments]) == 1
+        told = capsys.readouterr().err
+        assert "s3://fake/log/controller holds no intact definitions of cluster" in told
+        assert wrong == "gone" or "controller/n1.json" in told
+
+
+def test_damaged_definitions_beside_intact_ones_fail_the_check_only(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
+    lost.store.objects["controller/n2.json"] = lost.store.objects["controller/n1.json"][:-9]
+    assert run(["restore", "--from", "s3://fake/log", "--check"]) == 1
+    assert "controller/n2.json" in capsys.readouterr().err
+    assert lost.restore().files
+
+
+@pytest.mark.parametrize("wrong", ["head cut", "head of another file", "rows altered", "rows short", "rows gone"])
+def test_a_wrong_index_part_fails_the_check_and_no_restore(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    """Readers make it again; whoever checks the store is told."""
+    monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
+    objects, head, rows = lost.store.objects, lost.key(".index", SIZE), lost.key(".rows", SIZE)
+    changed = {
+        "head cut": (head, objects[head][:-1]),
+        "head of another file": (head, objects[lost.key(".index", 0)]),
+        "rows altered": (rows, objects[rows][:-1] + bytes([objects[rows][-1] ^ 1])),
+        "rows short": (rows, objects[rows][:-1]),
+        "rows gone": (rows, None),
+    }
+    key, data = changed[wrong]
+    del objects[key]
+    if data is not None:
+        objects[key] = data
+    assert run(["restore", "--check", "--from", "s3://fake/log"]) == 1
+    told = capsys.readouterr().err
+    assert key in told and "no message is lost: remove the index part's two objects" in told
+    assert len(lost.restore().files) == 3
+
+
+def test_a_file_from_before_index_parts_passes_the_check(lost: Lost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
+    for ending in (".index", ".rows"):
+        del lost.store.objects[lost.key(ending, SIZE)]
+    assert run(["restore", "--check", "--from", "s3://fake/log"]) == 0

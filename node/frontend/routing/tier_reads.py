@@ -17,12 +17,13 @@ from ledgermq.node.frontend.ports import Engine
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.storage.errors import Damaged, StorageError
 from ledgermq.storage.log_reader import Piece
-from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.tiered.object_store import Answered, StoreFailure
 from ledgermq.storage.tiered.tier_reader import UNITS_MAX, LocalBegin, NotHere, QueueEntries, TierReader
 
 THREADS = 4
 FAILED_S = 2.0
-"""After the store failed, readers are refused for this time without asking it, so that they do not queue up behind its time-outs."""
+"""After the store failed, readers are refused for this time without asking it, so that they do not queue up behind its time-outs: those of
+all broker groups, or of the one that asked if the store answered and does not give that object."""
 
 T = TypeVar("T")
 
@@ -56,7 +57,8 @@ class TierReads:
         self._reader = reader
         self._now_s = now_s
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tiered-read")
-        self._failed: tuple[float, str] = (float("-inf"), "")
+        self._failed: dict[str, tuple[float, str]] = {}
+        """Broker group, or "" for all of them → until when its readers are refused, and why."""
 
     def reader(self, group: str) -> TierReader:
         """The reader of a broker group's stored files. Raises LedgerError while it does not run here."""
@@ -105,14 +107,15 @@ class TierReads:
     async def run(self, group: str, work: Callable[[TierReader], T]) -> T:
         """Run a read on a thread. Raises LedgerError, which says what to do."""
         reader = self.reader(group)
-        until, why = self._failed
-        if self._now_s() < until:
-            raise _away(why)
+        for scope in ("", group):
+            until, why = self._failed.get(scope, (float("-inf"), ""))
+            if self._now_s() < until:
+                raise _away(why)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work, reader)
         except StoreFailure as failure:
             if not isinstance(failure, NotHere):
-                self._failed = self._now_s() + FAILED_S, str(failure)
+                self._failed[group if isinstance(failure, Answered) else ""] = self._now_s() + FAILED_S, str(failure)
             raise self.error(failure) from failure
         except (StorageError, OSError) as error:
             raise self.error(error) from error

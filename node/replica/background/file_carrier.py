@@ -18,7 +18,6 @@ from ledgermq.storage import sealed_json
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, StorageError
-from ledgermq.storage.mapped_files import parse_name
 from ledgermq.storage.snapshot import read_snapshots
 from ledgermq.storage.tiered import index_part, manifests
 from ledgermq.storage.tiered.begins import covers, stored_begin
@@ -79,7 +78,7 @@ class FileCarrier:
             begin = self._first_described()
             if begins_stored and begin is None:
                 what = f"{self._store.place}/{self._where} holds nothing from before the log on the disks, which was stored somewhere"
-                raise OtherHistory(f"{what}: set tiered.url to that place, or copy the objects from there")
+                raise OtherHistory(f"{what}: {self._copy_before(mine.begin.pos)}")
             found = replace(mine, begin=begin) if begin is not None and begin.pos < mine.begin.pos else mine
             self.put_and_compare(key, manifests.encode(found))
         if replace(found, begin=mine.begin, recovery=mine.recovery) != mine:
@@ -102,8 +101,8 @@ class FileCarrier:
 
     def _first_described(self) -> Begin | None:
         """Where the first file begins of which the store has a manifest; None if it has none."""
-        keys = [key for key in self._store.list(self._where) if key.endswith(".json")]
-        bases = [base for key in keys if (base := parse_name(key.removeprefix(f"{self._where}/").removesuffix(".json"))) is not None]
+        keys = self._store.list(self._where)
+        bases = [base for key in keys if (base := manifests.base_of_manifest(self._where, key)) is not None]
         if not bases:
             return None
         key = manifests.manifest_key(self._where, min(bases))
@@ -157,7 +156,14 @@ class FileCarrier:
         begins = found.follows(Begin(wanted.first, wanted.base, wanted.term, wanted.chain))
         follower = manifests.manifest_key(self._where, wanted.next_base)
         if found.log_id != wanted.log_id or not begins or wanted.last < found.last or self._manifest(follower) is not None:
-            raise OtherHistory(f"{self._store.place}/{key} belongs to another history of this log: set tiered.url to a new prefix")
+            what = f"{self._store.place}/{key} belongs to another history of this log, as after the restore of an older backup"
+            raise OtherHistory(
+                f"{what}: set tiered.url to a new prefix, and if older files are no longer on the disks, {self._copy_before(wanted.base)}"
+            )
+
+    def _copy_before(self, pos: int) -> str:
+        """What an operator does to have the stored beginning of the log in another place."""
+        return f"copy the objects of {self._where} from before position {pos} there from the place that has them (docs/tiered-storage.md)"
 
     def _set_aside(self, key: str, former: FileManifest) -> None:
         """Keep the description of a file that is about to be replaced under another key. Its object has a key of its own and stays."""

@@ -135,9 +135,10 @@ def _unsealed(atlas: Atlas, case: Case) -> bool:
     if changed is None or text is None or text != changed:
         return True
     was, now = (json.loads(raw) for raw in (atlas.image[case.path], changed))
-    if now.get("log_id") != was["log_id"] or not isinstance(now.get("digests"), dict):
+    if now.get("log_id") != was["log_id"]:
         return True
-    return all(now["digests"].get(base, digest) == digest for base, digest in was["digests"].items() if int(base) in SEALED)
+    sealed = [(kind, base, value) for kind in ("digests", "roots") for base, value in was.get(kind, {}).items() if int(base) in SEALED]
+    return all(not isinstance(now.get(kind), dict) or now[kind].get(base, value) == value for kind, base, value in sealed)
 
 
 def _begins_at_keyless(atlas: Atlas, case: Case) -> bool:
