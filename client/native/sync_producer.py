@@ -195,11 +195,11 @@ class Producer:
 
     def close(self, timeout_s: float | None = None) -> None:
         """As AsyncProducer.close; also ends the thread. Raises BadArgument in a callback."""
+        if self._background is not None:
+            self._background.check_may_wait()
         with self._room:
             if self._closed:
                 return
-            if self._background is not None:
-                self._background.check_may_wait()
             self._closed = True
             self._room.notify_all()
         if self._background is not None and self._background.alive:
