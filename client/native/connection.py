@@ -136,6 +136,7 @@ class LogConnection(AsyncConnection):
         self._leaders: dict[str, Address] = {}
 
     async def __aenter__(self) -> LogConnection:
+        await super().__aenter__()
         return self
 
     # -- who leads
@@ -196,10 +197,9 @@ class LogConnection(AsyncConnection):
         end, share_s = time.monotonic() + self.timeout_s, max(1.0, self.timeout_s / 2)
         while (left := end - time.monotonic()) > 0:
             address = await search.next_address(left)
-            call: Any = self.channel_to(address).unary_unary(LOG + method, type(request).SerializeToString, response.FromString)
             left = end - time.monotonic()
             try:
-                answer = await call(request, metadata=self.metadata_to(address), timeout=min(left, share_s))
+                answer: Any = await self.answer_of(address, LOG + method, request, response, min(left, share_s))
             except grpc.RpcError as error:
                 why = broken(address, error)
                 # A try that only the end of the caller's time cut short explains less than the one before it.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
-from ledgermq.client.errors import BadArgument
+from ledgermq.client.lifecycle import ThreadLife
 from ledgermq.client.native.arrow import schema
 from ledgermq.client.native.background import Background
 from ledgermq.client.native.consumer import AsyncConsumer
@@ -35,31 +36,36 @@ class Consumer:
         """The arguments of `AsyncConsumer`."""
         self._consumer = AsyncConsumer(endpoints, topic, **options)
         self._background: Background | None = None
+        self._life = ThreadLife("consumer", "use it within its `with` block")
 
     @property
     def settings(self) -> ConsumerSettings:
         return self._consumer.settings
 
     def __enter__(self) -> Consumer:
-        self._background = Background("ledgermq-consumer")
-        try:
-            self._background.wait(self._consumer.__aenter__())
-        except BaseException:  # Ctrl-C too must not leave the thread running
-            self._background.close()
-            raise
+        with self._life.opening():
+            self._background = Background("ledgermq-consumer")
+            try:
+                self._background.wait(self._consumer.__aenter__())
+            except BaseException:  # Ctrl-C too must not leave the thread running
+                self._life.end(self._background.close)
+                raise
         return self
 
-    def __exit__(self, kind: object, *rest: object) -> None:
-        loop, self._background = self._loop, None
-        try:
-            loop.wait(self._consumer.__aexit__(kind, *rest))
-        finally:
-            loop.close()
+    def __exit__(self, *raised: object) -> None:
+        self._life.end(partial(self._close, *raised))
+
+    def _close(self, *raised: object) -> None:
+        if self._background is not None:
+            try:
+                self._background.wait(self._consumer.__aexit__(*raised))
+            finally:
+                self._background.close()
 
     @property
     def _loop(self) -> Background:
-        if self._background is None or not self._background.alive:
-            raise BadArgument("the consumer is not open in this process", "use it within its `with` block")
+        self._life.check(closing=True)
+        assert self._background is not None, "it was opened"
         return self._background
 
     def batches(self) -> Iterator[Batch]:

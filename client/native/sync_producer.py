@@ -7,9 +7,13 @@ import threading
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
+from ledgermq.client import arguments
 from ledgermq.client.errors import BadArgument, ClusterError, SendFailed
+from ledgermq.client.lifecycle import ThreadLife
 from ledgermq.client.native.background import Background
 from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, Statistics
 from ledgermq.client.native.producer import AsyncProducer, Keys, extra_bytes
@@ -33,15 +37,16 @@ class Producer:
         """Messages handed over by threads, for the loop to take."""
         self._handed_bytes = 0
         self._woken = False
-        self._closed = False
+        self._life = ThreadLife("producer", "use it within its `with` block")
 
     def __enter__(self) -> Producer:
-        self._background = Background("ledgermq-producer")
-        try:
-            self._do(self._producer.start())
-        except BaseException:  # Ctrl-C too must not leave the thread running
-            self.close(0)
-            raise
+        with self._life.opening():
+            self._background = Background("ledgermq-producer")
+            try:
+                self._background.wait(self._producer.start())
+            except BaseException:  # Ctrl-C too must not leave the thread running
+                self.close(0)
+                raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -71,8 +76,10 @@ class Producer:
         future: Future[Acknowledged] = Future()
         future.set_running_or_notify_cancel()
         size = self._producer.size_of(body) + extra_bytes(tag, keys, properties)
+        # Before the lock, which a fork may have copied while another thread held it.
+        self._life.check()
         with self._room:
-            self._room.wait_for(lambda: self._closed or self._producer.has_room(size + self._handed_bytes))
+            self._room.wait_for(lambda: self._life.ended or self._producer.has_room(size + self._handed_bytes))
             loop = self._check_open()
             self._handed.append((future, size, body, tag, keys, properties, order_key, queue))
             self._handed_bytes += size
@@ -103,14 +110,19 @@ class Producer:
 
     def close(self, timeout_s: float | None = None) -> None:
         """As AsyncProducer.close; also ends the thread."""
+        patience_s = arguments.patience(timeout_s, "timeout_s")
+        if self._life.ended and self._background is not None and self._background.alive:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                self._background.soon(partial(self._producer.hurry, patience_s))
+        self._life.end(partial(self._end, patience_s))
+
+    def _end(self, patience_s: float | None) -> None:
         with self._room:
-            if self._closed:
-                return
-            self._closed = True
+            # Whoever handed over a message, or began a call, has done so; whoever waits for room learns of the end.
             self._room.notify_all()
-        if self._background is not None and self._background.alive:
+        if self._background is not None:
             try:
-                self._background.wait(self._close(timeout_s))
+                self._background.wait(self._close(patience_s))
             finally:
                 # Messages that other threads sent before have an outcome now; their callers learn it before the loop ends.
                 self._background.close()
@@ -125,20 +137,19 @@ class Producer:
 
     def _check_open(self) -> Background:
         """The loop's thread. It exists only inside the `with` block, and not in a process forked inside it. Raises BadArgument."""
-        if self._closed:
-            raise BadArgument("the producer is closed", "open another one")
-        if self._background is None or not self._background.alive:
-            raise BadArgument("the producer is not open in this process", "use it within its `with` block")
+        self._life.check()
+        assert self._background is not None, "it was opened"
         return self._background
 
     def _do(self, work: Coroutine[Any, Any, R]) -> R:
-        with self._room:
-            # Under the lock of `close`, so work handed over here arrives before the end.
-            try:
+        try:
+            self._life.check()
+            with self._room:
+                # Under the lock of `close`, so work handed over here arrives before the end.
                 outcome = self._check_open().begin(work)
-            except BadArgument:
-                work.close()
-                raise
+        except BadArgument:
+            work.close()
+            raise
         return outcome()
 
     def _chained(self, sending: Coroutine[Any, Any, asyncio.Future[R]]) -> Future[R]:
