@@ -245,7 +245,7 @@ def test_a_consumer_for_threads_outside_of_its_block_says_so() -> None:
 def test_a_write_that_meets_the_end_of_its_stream_is_no_refusal() -> None:
     """The transport reports that as INTERNAL, whatever the node said: messages are sent again."""
     found = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata())
-    assert "INTERNAL" in broken(Address("127.0.0.1", 1), found)
+    assert "INTERNAL" in broken(Address("127.0.0.1", 1), found)[0]
     found = grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata())
     with pytest.raises(Refused):
         broken(Address("127.0.0.1", 1), found)
