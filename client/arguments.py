@@ -12,6 +12,7 @@ from ledgermq.proto.signature import Credentials
 from ledgermq.proto.status import LedgerError
 
 F = TypeVar("F")
+T = TypeVar("T")
 
 LONGEST_S = 365 * 86400.0
 """A longer time means the same, and the library's deadlines end some centuries from now."""
@@ -55,6 +56,13 @@ def collection(value: Any, name: str) -> Collection[Any]:
     if isinstance(value, Collection) and not isinstance(value, str | bytes):
         return value
     raise BadArgument(f"{name} is {value!r}", "give a list or a set")
+
+
+def instance(value: Any, name: str, kind: type[T]) -> T:
+    """A value of this class. Raises BadArgument."""
+    if isinstance(value, kind):
+        return value
+    raise BadArgument(f"{name} is {value!r}", f"give one of {kind.__name__}")
 
 
 def one_of(value: Any, name: str, *kinds: type) -> None:

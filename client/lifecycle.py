@@ -162,7 +162,11 @@ class LoopLife(Life):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _check_place(self) -> None:
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            # A call that does not wait, from between two steps of the loop; or from another thread while the loop runs.
+            loop = self._loop if self._loop is None or not self._loop.is_running() else None
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:

@@ -137,6 +137,15 @@ def test_what_no_request_can_hold_is_a_bad_argument(call: Callable[[Any], Any]) 
     asyncio.run(ask())
 
 
+@pytest.mark.parametrize("connection", [None, NOWHERE, Connection])
+@pytest.mark.parametrize("kind", [Admin, AsyncAdmin])
+def test_an_administration_needs_a_connection_of_its_kind(kind: type[Any], connection: Any) -> None:
+    with pytest.raises(BadArgument):
+        kind(connection)
+    with Connection(NOWHERE) as blocking, pytest.raises(BadArgument):
+        AsyncAdmin(blocking)  # type: ignore[arg-type]
+
+
 # -- the life of a client
 
 Call = Callable[[Any], Any]
@@ -420,6 +429,18 @@ def unanswered(kind: type[Any], scenario: Callable[[Driver, Any], Any]) -> None:
                 await asyncio.sleep(0.01)
             await scenario(driver, future)
             nodes[0].hold.set()
+
+    asyncio.run(main())
+
+
+def test_another_thread_is_told_to_use_the_loop() -> None:
+    """Of the calls that do not wait: they would change what the loop is using."""
+
+    async def main() -> None:
+        async with served(FakeLog({"g1": 1})) as endpoints, AsyncConsumer(endpoints, "t") as consumer:
+            with pytest.raises(BadArgument, match="another event loop"):
+                await asyncio.to_thread(consumer.seek, 0, 0)
+            consumer.seek(0, 0)
 
     asyncio.run(main())
 
