@@ -18,9 +18,14 @@ LONGEST_S = 365 * 86400.0
 """A longer time means the same, and the library's deadlines end some centuries from now."""
 
 
+def _is_a(kind: type, value: Any) -> bool:
+    """Whether it is such a number. A truth value is none, though Python says so."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def seconds(value: Any, name: str, *, zero: bool = False) -> float:
     """A duration, at most `LONGEST_S`. Raises BadArgument for what is no number, or is not above zero (`zero`: is below)."""
-    if isinstance(value, Real) and not isinstance(value, bool) and (value > 0 or (zero and value == 0)):
+    if _is_a(Real, value) and (value > 0 or (zero and value == 0)):
         return float(min(value, LONGEST_S))
     raise BadArgument(f"{name} is {value!r}", "give a number that is not negative" if zero else "give a number above 0")
 
@@ -29,13 +34,12 @@ def patience(value: Any, name: str) -> float | None:
     """How long a caller waits; None: for ever. What is left of a time may be below zero. Raises BadArgument."""
     if value is None:
         return None
-    late = isinstance(value, Real) and not isinstance(value, bool) and value < 0
-    return 0.0 if late else seconds(value, name, zero=True)
+    return 0.0 if _is_a(Real, value) and value < 0 else seconds(value, name, zero=True)
 
 
 def count(value: Any, name: str, least: int = 1) -> int:
     """A number of bytes or things. Raises BadArgument."""
-    if isinstance(value, Integral) and not isinstance(value, bool) and value >= least:
+    if _is_a(Integral, value) and value >= least:
         return int(value)
     raise BadArgument(f"{name} is {value!r}", f"give a whole number of at least {least}")
 

@@ -162,6 +162,7 @@ class LoopLife(Life):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _check_place(self) -> None:
+        loop: asyncio.AbstractEventLoop | None
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

@@ -11,4 +11,4 @@ class Carried(Exception):
     for a class with other arguments; a pool that cannot restore an error of a worker is broken as a whole."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]

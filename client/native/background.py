@@ -39,7 +39,7 @@ class Background:
         that wait, such as Ctrl-C, cancels the coroutine. Raises BadArgument behind the beginning of `close`; the function raises
         Unreachable if the coroutine did not end in its time."""
         with self._gate:
-            if self._ending:
+            if self._ending or not self.alive:
                 work.close()
                 raise BadArgument("the client is closed", "open another one")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)

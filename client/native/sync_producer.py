@@ -120,7 +120,7 @@ class Producer:
         with self._room:
             # Whoever handed over a message, or began a call, has done so; whoever waits for room learns of the end.
             self._room.notify_all()
-        if self._background is not None:
+        if self._background is not None and self._background.alive:
             try:
                 self._background.wait(self._close(patience_s))
             finally:
@@ -138,7 +138,8 @@ class Producer:
     def _check_open(self) -> Background:
         """The loop's thread. It exists only inside the `with` block, and not in a process forked inside it. Raises BadArgument."""
         self._life.check()
-        assert self._background is not None, "it was opened"
+        if self._background is None or not self._background.alive:
+            raise BadArgument("the producer's thread has ended", "open another producer")
         return self._background
 
     def _do(self, work: Coroutine[Any, Any, R]) -> R:

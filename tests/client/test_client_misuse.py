@@ -4,6 +4,7 @@ nothing waits for ever, and no thread, task or file is left behind."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import pytest
 from ledgermq.client import Admin, AsyncAdmin, AsyncConnection, AsyncConsumer, AsyncProducer, Connection, Consumer, Producer
 from ledgermq.client.arguments import LONGEST_S
 from ledgermq.client.errors import BadArgument, ClusterError, Unreachable
+from ledgermq.client.native.background import Background
 from ledgermq.client.native.connection import LogConnection
 from ledgermq.client.native.tasks import TaskConnection
 from ledgermq.proto import admin_pb2, log_pb2
@@ -431,6 +433,21 @@ def unanswered(kind: type[Any], scenario: Callable[[Driver, Any], Any]) -> None:
             nodes[0].hold.set()
 
     asyncio.run(main())
+
+
+def test_a_loop_that_ends_leaves_no_thread_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that takes longer than the end of the loop is cancelled, and one that comes behind it is not begun."""
+    monkeypatch.setattr("ledgermq.client.native.background.DRAIN_S", 0.05)
+    background = Background("ledgermq-test")
+    long = background.begin(asyncio.sleep(3600))
+    background.close()
+    with ThreadPoolExecutor(1) as executor, pytest.raises(Unreachable, match="closed before the call had ended"):
+        executor.submit(long).result(SOON_S)
+    late = asyncio.sleep(0)
+    with pytest.raises(BadArgument, match="closed"):
+        background.begin(late)
+    assert inspect.getcoroutinestate(late) == inspect.CORO_CLOSED and not background.alive
+    background.close()
 
 
 def test_another_thread_is_told_to_use_the_loop() -> None:
