@@ -226,7 +226,7 @@ def run(args: Sequence[str] | None = None) -> int:
         return _unexpected(error, sys.argv[1:] if args is None else args)
 
 
-def _unexpected(error: Exception, words: Sequence[str]) -> int:
+def _unexpected(error: Exception, words: Sequence[str] = ()) -> int:
     code, what, remedy = (getattr(error, name, None) for name in ("exit_code", "what", "remedy"))
     if isinstance(code, int) and what and remedy:
         if shown := getattr(error, "shown", ""):
