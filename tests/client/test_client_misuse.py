@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client import Admin, AsyncAdmin, AsyncConnection, AsyncConsumer, AsyncProducer, Connection, Consumer, Producer
+from ledgermq.client import (
+    Admin,
+    AsyncAdmin,
+    AsyncConnection,
+    AsyncConsumer,
+    AsyncProducer,
+    Connection,
+    Consumer,
+    DeliveryLog,
+    Producer,
+    ReceiptLog,
+)
 from ledgermq.client.arguments import LONGEST_S
 from ledgermq.client.errors import BadArgument, ClusterError, Unreachable
 from ledgermq.client.native.background import Background
@@ -146,6 +157,16 @@ def test_an_administration_needs_a_connection_of_its_kind(kind: type[Any], conne
         kind(connection)
     with Connection(NOWHERE) as blocking, pytest.raises(BadArgument):
         AsyncAdmin(blocking)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", [None, 5, b"r.parquet", "a\0b", ""])
+@pytest.mark.parametrize("kind", [ReceiptLog, DeliveryLog])
+def test_a_log_needs_a_path_where_it_may_write(kind: type[Any], path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadArgument):
+        kind(path)
+    assert not list(tmp_path.iterdir())
 
 
 # -- the life of a client
