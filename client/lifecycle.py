@@ -159,7 +159,7 @@ class LoopLife(Life):
         super().__init__(what, opened_by)
         self._closing = asyncio.Lock()
         self._closer: asyncio.Task[object] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def _check_place(self) -> None:
         loop: asyncio.AbstractEventLoop | None
@@ -167,10 +167,10 @@ class LoopLife(Life):
             loop = asyncio.get_running_loop()
         except RuntimeError:
             # A call that does not wait, from between two steps of the loop; or from another thread while the loop runs.
-            loop = self._loop if self._loop is None or not self._loop.is_running() else None
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
+            loop = self.loop if self.loop is None or not self.loop.is_running() else None
+        if self.loop is None:
+            self.loop = loop
+        elif self.loop is not loop:
             raise BadArgument(f"the {self._what} belongs to another event loop", "open one in each loop")
 
     async def end(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from ledgermq.client import arguments
 from ledgermq.client.connection import DEFAULT_ENDPOINTS
 from ledgermq.client.errors import BadArgument, ClusterError, SendFailed, WrongKind
-from ledgermq.client.lifecycle import LoopLife
+from ledgermq.client.lifecycle import LoopLife, Stage
 from ledgermq.client.native.arrow_columns import columns_of
 from ledgermq.client.native.batches import OVERHEAD_BYTES, AnyFuture, Batch, Gathering, Message, Rows, RowsOfGroup, Sink
 from ledgermq.client.native.columns import Columns, Packing
@@ -162,7 +162,7 @@ class AsyncProducer:
     async def refresh(self) -> None:
         """Ask now for queues that were added to the topic; the producer also asks every 30 seconds. Messages accepted before stay in their
         queues; later ones with an `order_key` may go to another queue. Raises Unreachable or Refused."""
-        self._check_open()
+        self._life.check()
         located = await self.connection.locate(self._topic, self._namespace)
         self._check_open()
         self._router.learn(located)
@@ -270,7 +270,7 @@ class AsyncProducer:
     async def next_sequences(self) -> Mapping[str, int]:
         """Open the producer at every broker group. Returns the sequence number of its next message there; for a named producer this is the
         number of messages stored."""
-        self._check_open()
+        self._life.check()
         streams = dict(self._streams)
         for stream in streams.values():
             stream.open()
@@ -306,7 +306,10 @@ class AsyncProducer:
             await asyncio.sleep(0)
         while not self.has_room(size):
             await self._wait(self._waiters)
-        future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if loop is not self._life.loop:
+            self._life.check()
+        future: asyncio.Future[Acknowledged] = loop.create_future()
         self._yields = self.accept(future, size, body, tag, keys, properties, order_key, queue)
         return future
 
@@ -386,6 +389,7 @@ class AsyncProducer:
     async def _send_columns(
         self, columns: Columns, order_keys: Sequence[str] | None, queue: int | None
     ) -> asyncio.Future[BatchAcknowledged]:
+        self._life.check()
         self._check_open()
         count = len(columns)
         future: asyncio.Future[BatchAcknowledged] = self._loop.create_future()
@@ -453,7 +457,9 @@ class AsyncProducer:
     # Waiting
 
     def _check_open(self) -> None:
-        self._life.check()
+        # Once a message: what is more than a comparison is called only where it raises.
+        if self._life.stage is not Stage.OPEN:
+            self._life.check()
         if self._failure is not None:
             raise self._failure
 

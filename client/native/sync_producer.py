@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ledgermq.client import arguments
 from ledgermq.client.errors import BadArgument, ClusterError, SendFailed
-from ledgermq.client.lifecycle import ThreadLife
+from ledgermq.client.lifecycle import ThreadLife, is_inherited
 from ledgermq.client.native.background import Background
 from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, Statistics
 from ledgermq.client.native.producer import AsyncProducer, Keys, extra_bytes
@@ -76,8 +76,9 @@ class Producer:
         future: Future[Acknowledged] = Future()
         future.set_running_or_notify_cancel()
         size = self._producer.size_of(body) + extra_bytes(tag, keys, properties)
-        # Before the lock, which a fork may have copied while another thread held it.
-        self._life.check()
+        if is_inherited():
+            # Before the lock, which the fork may have copied while another thread held it.
+            self._life.check()
         with self._room:
             self._room.wait_for(lambda: self._life.ended or self._producer.has_room(size + self._handed_bytes))
             loop = self._check_open()
