@@ -275,16 +275,18 @@ class Connection(Endpoints[grpc.Channel]):
         return self.carry_out(self.asking(path, request, response))
 
     def carry_out(self, talk: Talk[A]) -> A:
+        self._life.check()
         return carry_out(talk, self._do)
 
     def _do(self, step: Step) -> Any:
         if isinstance(step, Pause):
             return time.sleep(step.seconds)
-        call: Any = self.channel().unary_unary(step.path, type(step.request).SerializeToString, step.response.FromString)
         try:
+            call: Any = self.channel().unary_unary(step.path, type(step.request).SerializeToString, step.response.FromString)
             return call(step.request, metadata=self.metadata, timeout=step.timeout_s)
-        except (grpc.RpcError, ValueError) as error:
-            # When a channel is closed under a call, the library says that the call was cancelled, or raises ValueError.
+        except (grpc.RpcError, ValueError, BadArgument) as error:
+            # When a channel is closed under a call, the library says that the call was cancelled, or raises ValueError. What was asked for
+            # before a pause may have been done.
             if self._life.ended:
                 raise self._life.lost() from error
             raise
@@ -315,6 +317,7 @@ class AsyncConnection(Endpoints[grpc.aio.Channel]):
             await channel.close()
 
     async def carry_out(self, talk: Talk[A]) -> A:
+        self._life.check()
         return await carry_out_async(talk, self._do)
 
     async def _do(self, step: Step) -> Any:
@@ -324,11 +327,12 @@ class AsyncConnection(Endpoints[grpc.aio.Channel]):
 
     async def answer_of(self, address: Address, path: str, request: Message, response: type[M], timeout_s: float) -> M:
         """One unary call to a node. Raises grpc.RpcError; Unreachable if the connection is closed meanwhile."""
-        call: Any = self.channel_to(address).unary_unary(path, type(request).SerializeToString, response.FromString)
         try:
+            call: Any = self.channel_to(address).unary_unary(path, type(request).SerializeToString, response.FromString)
             return cast(M, await call(request, metadata=self.metadata_to(address), timeout=timeout_s))
-        except (grpc.RpcError, grpc.aio.UsageError, asyncio.CancelledError) as error:
-            # When a channel is closed under a call, the library cancels the call, and with it the task that waits for it.
+        except (grpc.RpcError, grpc.aio.UsageError, asyncio.CancelledError, BadArgument) as error:
+            # When a channel is closed under a call, the library cancels the call, and with it the task that waits for it. What was asked
+            # for before a pause may have been done.
             if self._life.ended and not (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
                 raise self._life.lost() from error
             raise

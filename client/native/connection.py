@@ -194,6 +194,7 @@ class LogConnection(AsyncConnection):
         return self.channel_to(address).stream_stream(path, to_bytes, from_bytes)(metadata=self.metadata_to(address))
 
     async def _answered(self, method: str, request: Message, response: type[M], search: Search) -> M:
+        self._life.check()
         end, share_s = time.monotonic() + self.timeout_s, max(1.0, self.timeout_s / 2)
         while (left := end - time.monotonic()) > 0:
             address = await search.next_address(left)

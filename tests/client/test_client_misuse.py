@@ -32,6 +32,8 @@ from ledgermq.client.errors import BadArgument, ClusterError, Unreachable
 from ledgermq.client.native.background import Background
 from ledgermq.client.native.connection import LogConnection
 from ledgermq.client.native.tasks import TaskConnection
+from ledgermq.client.talks import Call as Step
+from ledgermq.client.talks import Pause
 from ledgermq.proto import admin_pb2, log_pb2
 from ledgermq.proto.signature import Credentials
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
@@ -383,13 +385,42 @@ def test_a_call_that_meets_a_channel_closed_a_moment_ago(kind: type[Any], monkey
             return driver.client.channel()
 
         channel = await stale()
+        step = Step("/ledgermq.v1.Admin/ListTopics", admin_pb2.ListTopicsRequest(), admin_pb2.ListTopicsResponse, 5.0)
         await driver.leave()
         monkeypatch.setattr(driver.client, "channel", lambda: channel)
         monkeypatch.setattr(driver.client, "channel_to", lambda _: channel)
         with pytest.raises(Unreachable, match="closed before the answer came"):
-            await driver.call(CALLS[kind][0])
+            await driver.call(lambda it: it._do(step))
 
     drive(kind, scenario)
+
+
+@pytest.mark.parametrize("kind", [Connection, AsyncConnection])
+def test_a_call_that_is_closed_between_two_tries(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no BadArgument, which would say that nothing was sent."""
+
+    async def scenario(driver: Driver) -> None:
+        client = driver.client
+        do = client._do
+
+        def blocking(step: Any) -> Any:
+            return client.close() if isinstance(step, Pause) else do(step)
+
+        async def awaited(step: Any) -> Any:
+            return await (client.close() if isinstance(step, Pause) else do(step))
+
+        monkeypatch.setattr(client, "_do", blocking if kind is Connection else awaited)
+        with pytest.raises(Unreachable, match="closed before the answer came"):
+            await driver.call(lambda it: (Admin if kind is Connection else AsyncAdmin)(it).groups())
+
+    with fake_nodes() as (started,):
+        started.answers("ListGroups", admin_pb2.ListGroupsResponse(status=admin_status(50002, "no quorum")))
+
+        async def main() -> None:
+            async with asyncio.timeout(SOON_S):
+                await scenario(Driver(kind(started.endpoint, timeout_s=600)))
+
+        asyncio.run(main())
 
 
 def test_the_caller_s_own_cancellation_stays_one() -> None:
