@@ -90,7 +90,7 @@ class FrameBuilder:
 
         Each column is as long as `bodies`; an empty or missing tag or key is not stored; a single value applies to every message. Bodies
         longer than `compress_over` are stored compressed if that makes them smaller. Raises LedgerError, with the message's position, for
-        messages that no node accepts.
+        messages that no node accepts; TypeError, ValueError or BufferError for a body that is not contiguous bytes.
         """
         count = len(bodies)
         if not count:
@@ -109,7 +109,7 @@ class FrameBuilder:
             layout = self._layout
             built = kernels.entries.build_frame(layout.record_magic, layout.topic, *self._producer, first_sequence, bodies, *columns, rests)
             if built is not None:
-                return EncodedFrame(first_sequence, count, *built)
+                return _whole(EncodedFrame(first_sequence, count, *built))
         property_lengths: int | I64 = ID_PROPERTY_BYTES
         if rests is not None:
             property_lengths = ID_PROPERTY_BYTES + np.fromiter(map(len, rests), np.int64, count)
@@ -124,7 +124,7 @@ class FrameBuilder:
         parts[2::step] = tails.view(f"V{tails.shape[1]}").reshape(count).tolist()
         if rests is not None:
             parts[3::step] = rests
-        return EncodedFrame(first_sequence, count, sizes.astype("<u4").tobytes(), b"".join(parts))
+        return _whole(EncodedFrame(first_sequence, count, sizes.astype("<u4").tobytes(), b"".join(parts)))
 
     def encode_columns(
         self,
@@ -169,6 +169,13 @@ class FrameBuilder:
                 if len(packed) < len(body):
                     stored[row], sysflags[row] = packed, kind.value
         return stored, sysflags
+
+
+def _whole(frame: EncodedFrame) -> EncodedFrame:
+    """The frame, if its sizes are those of its entries: a buffer whose items are longer than a byte has fewer items than bytes."""
+    if int(np.frombuffer(frame.sizes, "<u4").sum()) != len(frame.entries):
+        raise ValueError("a body is not a sequence of single bytes")
+    return frame
 
 
 def _column(values: int | NDArray[Any], count: int, dtype: type[np.int32 | np.int64]) -> NDArray[Any]:

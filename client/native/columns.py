@@ -6,12 +6,13 @@ again: split in two, with other sequence numbers, or for another producer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from ledgermq.client.errors import BadArgument
 from ledgermq.proto.compression import Compression
 from ledgermq.proto.frames import COMPRESS_OVER_BYTES, Column, EncodedFrame, FrameBuilder
 from ledgermq.proto.layout import Buffer
@@ -47,7 +48,11 @@ class Columns:
         """The size of each body in bytes."""
         if isinstance(self.bodies, Column):
             return np.diff(self.bodies.offsets)
-        return np.fromiter(map(len, self.bodies), np.int64, len(self.bodies))
+        try:
+            return np.fromiter(map(len, self.bodies), np.int64, len(self.bodies))
+        except (TypeError, ValueError):
+            # What is no body has no size; its row fails alone when it is encoded.
+            return np.fromiter(map(_length, self.bodies), np.int64, len(self.bodies))
 
     def part(self, begin: int, end: int) -> Columns:
         """The messages from `begin` to before `end`. Values are not copied."""
@@ -99,6 +104,38 @@ class Columns:
             compress_over=packing.over,
         )
         return cast(EncodedFrame, frame)
+
+
+def flat(bodies: Iterable[Buffer]) -> tuple[Buffer, ...]:
+    """The bodies as contiguous bytes, each as long as its `len`. Only views of another layout are copied; what is no body stays."""
+    rows = tuple(bodies)
+    return rows if set(map(type, rows)) <= {bytes} else tuple(map(_flat, rows))
+
+
+def _flat(body: Buffer) -> Buffer:
+    if not isinstance(body, memoryview):
+        return body
+    try:
+        return body if body.format == "B" and body.ndim == 1 and body.c_contiguous else body.tobytes()
+    except ValueError:  # the view was released
+        return body
+
+
+def _length(body: Buffer) -> int:
+    try:
+        return len(body)
+    except (TypeError, ValueError):
+        return 0
+
+
+def copied(body: Buffer) -> bytes:
+    """The bytes of a body as they are now. Raises BadArgument."""
+    if type(body) is bytes:
+        return body
+    try:
+        return memoryview(body).tobytes()
+    except (TypeError, ValueError, BufferError) as error:
+        raise BadArgument(f"a body of type {type(body).__name__} cannot be sent ({error})", "give bytes, bytearray or memoryview") from None
 
 
 def _cut(value: Any, begin: int, end: int) -> Any:

@@ -10,11 +10,12 @@ import asyncio
 import inspect
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import datetime
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ledgermq.client import arguments
 from ledgermq.client.connection import Address
@@ -26,7 +27,7 @@ from ledgermq.client.native.fetching import Flow
 from ledgermq.client.native.joining import Confirm, Membership
 from ledgermq.client.native.positions import Place, Positions, Run, Start
 from ledgermq.client.native.received import Batch
-from ledgermq.client.native.settings import WIRE, ConsumerOptions, ConsumerSettings, QueuesChanged, at_offset, start_of
+from ledgermq.client.native.settings import WIRE, ConsumerOptions, ConsumerSettings, at_offset, start_of
 from ledgermq.client.native.statistics import ConsumerStatistics, QueueStatistics, ServedBy
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import BadEntries
@@ -47,6 +48,10 @@ PROGRESS_S = 0.1
 DISTRUST_MAX = 3
 """After this many damaged reads in a row, a message counts as damaged in the log."""
 
+T = TypeVar("T")
+_CALLBACK: ContextVar[object] = ContextVar("ledgermq_callback", default=None)
+"""The call of a callback that this code runs in, also in tasks and threads that the callback waits for."""
+
 
 class AsyncConsumer:
     """Reads one topic in batches. An asynchronous context manager; for one task at a time.
@@ -57,7 +62,8 @@ class AsyncConsumer:
 
     Every stored message of a queue is read once and in order, also when the leader changes. `Batch.skipped` and `statistics()` count
     messages that retention removed before they were read. With a consumer group, delivery is at least once: the next owner of a queue
-    reads uncommitted messages again. Methods raise ClusterError.
+    reads uncommitted messages again. Methods raise ClusterError. A call for a batch that ends by an exception passes over no message: the
+    next call returns what it would have returned.
     """
 
     def __init__(self, endpoints: str, topic: str, **options: Unpack[ConsumerOptions]) -> None:
@@ -80,6 +86,10 @@ class AsyncConsumer:
         self._flows: dict[str, Flow] = {}
         self._ready: deque[Run] = deque()
         self._news = asyncio.Event()
+        self._unseen: Batch | None = None
+        """Handed out by a call whose caller has not got it yet: `on_progress` failed, or the caller was interrupted."""
+        self._calls: set[object] = set()
+        """The callbacks that run now."""
         self._returned = asyncio.Event()
         """Set while the application has no batch in hand."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,7 +100,7 @@ class AsyncConsumer:
         self._committing = asyncio.Lock()
         self._distrusted: tuple[Place, int, int] | None = None
         self._messages = self._bytes = self._batches = 0
-        self._reported_at = 0.0
+        self._reported_at = -PROGRESS_S
 
     async def __aenter__(self) -> AsyncConsumer:
         with self._life.opening():
@@ -141,6 +151,7 @@ class AsyncConsumer:
     async def close(self) -> None:
         """Commit processed batches (with auto_commit), leave the group, and end all streams. A `next_batch` under way raises
         BadArgument."""
+        self.check_may_wait()
         await self._life.end(self._close)
 
     async def _close(self) -> None:
@@ -149,6 +160,8 @@ class AsyncConsumer:
             if self.settings.auto_commit and self._membership is not None and self._failure is None:
                 await self._commit(self._positions.to_commit(handed=False))
         finally:
+            self._failure = self._failure or BadArgument("the consumer is closed", "open another one")
+            self._news.set()
             await self._end(self._tasks - {self._joined})
             if self._membership is not None and self._joined is not None:
                 await self._membership.leave()
@@ -175,9 +188,13 @@ class AsyncConsumer:
         """Run a background task; the application's next batch raises its error."""
         try:
             await work
-        except Exception as error:  # no other code would see the error
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # no other code would see the error
             self._failure = self._failure or error
             self._news.set()
+            if not isinstance(error, Exception):
+                raise
 
     # -- what is read
 
@@ -270,27 +287,47 @@ class AsyncConsumer:
 
     async def arrow_batches(self, columns: Collection[str] | None = None) -> AsyncIterator[pyarrow.RecordBatch]:
         """The same as Arrow record batches (`Batch.to_arrow`); needs pyarrow."""
-        async for batch in self.batches():
-            yield batch.to_arrow(columns)
+        while (batch := await self.offer()) is not None:
+            converted = batch.to_arrow(columns)
+            self.seen()
+            yield converted
 
     async def next_batch(self, wait_s: float | None = None) -> Batch | None:
         """The next batch. None: none arrived within `wait_s`, or with `until_end` everything was read. Raises BadArgument outside of the
         consumer's life."""
+        batch = await self.offer(wait_s)
+        self.seen()
+        return batch
+
+    def seen(self) -> None:
+        """The application has got what `offer` returned."""
+        self._unseen = None
+
+    async def offer(self, wait_s: float | None = None) -> Batch | None:
+        """As `next_batch`, for callers that can fail before the application has the batch: until `seen`, it comes again."""
         patience_s = arguments.patience(wait_s, "wait_s")
         self._life.check()
-        self._positions.all_processed()
-        self._returned.set()
+        self.check_may_wait()
+        if self._unseen is None:
+            self._positions.all_processed()
+            self._returned.set()
         loop = asyncio.get_running_loop()
         deadline = None if patience_s is None else loop.time() + patience_s
         while True:
             self._life.check()
             if self._failure is not None:
                 raise self._failure
-            batch = self._next_ready()
-            if batch is not None:
+            if self._unseen is None and (batch := self._next_ready()) is not None:
+                self._unseen = batch
                 self._returned.clear()
-                self._report()
-                return batch
+                await self._report()
+            if self._unseen is not None:
+                if self._positions.current(self._unseen.run.place, self._unseen.run.generation):
+                    return self._unseen
+                # Meanwhile the application left the place by a seek, or another member got the queue.
+                self._unseen = None
+                self._returned.set()
+                continue
             if self.settings.until_end and self._assigned and self._positions.finished():
                 return None
             self._news.clear()
@@ -302,47 +339,68 @@ class AsyncConsumer:
 
     def _next_ready(self) -> Batch | None:
         while self._ready:
-            came = self._ready.popleft()
-            self._flows[came.place.broker_group].taken(len(came.entries))
-            if not self._positions.current(came.place, came.generation):
-                continue
-            run = self._positions.until_target(came) if self.settings.until_end else came
-            if run is None:
-                continue
+            # A run stays there until it is handed out: whatever fails before, the next call meets it again.
+            run = self._still_wanted(self._ready[0])
             try:
-                batch = Batch.read(run, self._places.index(run.place), self.settings.verify)
+                batch = None if run is None else Batch.read(run, self._places.index(run.place), self.settings.verify)
             except BadEntries as error:
+                self._taken()
+                assert run is not None, "it was read"
                 self._distrust(run, error)
                 continue
-            self._positions.hand(run)
+            if run is None or batch is None:
+                self._taken()
+                continue
             if self.settings.tags is not None:
                 batch = batch.with_tags(self.settings.tags)
-                if not len(batch):
-                    # The batch is empty after filtering, so the application has nothing to process.
-                    self._positions.all_processed()
-                    continue
-            self._log.delivered(run.place, batch)
+            if len(batch):
+                self._record(run.place, batch)
+            self._positions.hand(run)
+            self._taken()
+            if not len(batch):
+                # The batch is empty after filtering, so the application has nothing to process.
+                self._positions.all_processed()
+                continue
             self._messages += len(batch)
             self._bytes += batch.entry_bytes
             self._batches += 1
             return batch
         return None
 
+    def _still_wanted(self, came: Run) -> Run | None:
+        if not self._positions.current(came.place, came.generation):
+            return None
+        return self._positions.until_target(came) if self.settings.until_end else came
+
+    def _taken(self) -> None:
+        """The first run read ahead has been dealt with."""
+        came = self._ready.popleft()
+        self._flows[came.place.broker_group].taken(len(came.entries))
+
+    def _record(self, place: Place, batch: Batch) -> None:
+        try:
+            self._log.delivered(place, batch)
+        except BadArgument as error:
+            # What this file says from here on would be false.
+            self._failure = error
+            raise
+
     def _distrust(self, run: Run, error: BadEntries) -> None:
         """Read a damaged run again: it may have been damaged in transit."""
         times = self._distrusted[2] + 1 if self._distrusted and self._distrusted[:2] == (run.place, run.offset) else 1
         self._distrusted = run.place, run.offset, times
         what = f"queue {self._places.index(run.place)} is damaged from offset {run.offset} on: {error}"
-        if times >= DISTRUST_MAX:
-            raise Refused(Code.INTERNAL_SERVER_ERROR, what, "see ledgermq audit")
         self._positions.again(run)
         self._flows[run.place.broker_group].restart(what)
+        if times >= DISTRUST_MAX:
+            # Whoever asks again reads it again; what comes behind it is not handed out in its place.
+            raise Refused(Code.INTERNAL_SERVER_ERROR, what, "see ledgermq audit")
 
-    def _report(self) -> None:
+    async def _report(self) -> None:
         now = asyncio.get_running_loop().time()
-        if self.settings.on_progress is not None and now - self._reported_at >= PROGRESS_S:
+        if now - self._reported_at >= PROGRESS_S:
             self._reported_at = now
-            self.settings.on_progress(self.statistics())
+            await self._call(self.settings.on_progress, self.statistics())
 
     def statistics(self) -> ConsumerStatistics:
         """Counters of this consumer, and its progress in every queue."""
@@ -418,7 +476,11 @@ class AsyncConsumer:
         if self.settings.group is None:
             raise BadArgument("without a consumer group nothing is committed", "name a group")
         if offsets is None:
-            await self._commit(self._positions.to_commit(handed=True))
+            handed = dict(self._positions.to_commit(handed=True))
+            if self._unseen is not None and self._unseen.run.place in handed:
+                place = self._unseen.run.place
+                handed[place] = min(handed[place], self._unseen.run.offset)
+            await self._commit(handed)
         else:
             arguments.one_of(offsets, "offsets", Mapping)
             await self._commit({self._place(queue): arguments.count(offset, "an offset", 0) for queue, offset in offsets.items()})
@@ -481,7 +543,10 @@ class AsyncConsumer:
         new = sorted(wanted - set(self._positions))
         if new:
             self._begin(new, await self._committed(new))
-            await self._call(self.settings.on_assigned, new)
+            # A callback that seeks is asked before anything is read, however long it takes.
+            self._positions.pause(new)
+            await self._call(self.settings.on_assigned, self._numbers(new))
+            self._positions.resume(new)
             self._restart(new)
         self._assigned = self._assigned or bool(numbers)
         self._news.set()
@@ -499,14 +564,35 @@ class AsyncConsumer:
             processed = self._positions.to_commit(handed=False)
             with suppress(ClusterError):
                 await self._commit({place: offset for place, offset in processed.items() if place in gone})
-        await self._call(self.settings.on_revoked, gone)
+        await self._call(self.settings.on_revoked, self._numbers(gone))
         self._positions.drop(gone)
 
-    async def _call(self, callback: QueuesChanged | None, places: Iterable[Place]) -> None:
-        if callback is not None:
-            answer = callback(self._numbers(places))
+    async def _call(self, callback: Callable[[T], Awaitable[None] | None] | None, argument: T) -> None:
+        """Call the application. Raises what it raises, but CancelledError only if this task is cancelled."""
+        if callback is None:
+            return
+        call = object()
+        self._calls.add(call)
+        outside = _CALLBACK.set(call)
+        try:
+            answer = callback(argument)
             if inspect.isawaitable(answer):
                 await answer
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Of a task that the callback ended and waited for. As a cancellation, it would end this task without a word.
+            raise RuntimeError("the callback raised CancelledError") from error
+        finally:
+            _CALLBACK.reset(outside)
+            self._calls.discard(call)
+
+    def check_may_wait(self) -> None:
+        """Raises BadArgument in a callback of this consumer, which must not wait for batches: they may wait for its end."""
+        if _CALLBACK.get() in self._calls:
+            what = "a callback can neither ask for batches nor close its consumer"
+            raise BadArgument(what, "return from it first; commit, seek and statistics are allowed")
 
     async def _committed(self, places: Collection[Place]) -> dict[Place, int]:
         """The group's committed offsets in these queues."""

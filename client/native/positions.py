@@ -138,7 +138,7 @@ class Position:
     missed_ahead: int = 0
     """Messages removed by retention in front of the next run."""
     paused: bool = False
-    """The queue is about to be released: nothing more is read or handed out."""
+    """The queue is about to be released, or not announced yet: nothing is read or handed out."""
 
 
 class Positions:
@@ -188,12 +188,17 @@ class Positions:
         position.missed_ahead = run.missed
 
     def pause(self, places: Iterable[Place]) -> None:
-        """Stop reading queues that are about to be released: messages read ahead are dropped, handed-out messages may still be
-        committed."""
+        """Do not read queues that are about to be released, or not announced yet: messages read ahead are dropped, handed-out messages may
+        still be committed."""
         for place in places:
             position = self._queues[place]
             position.generation = self._new_generation()
             position.paused = True
+
+    def resume(self, places: Iterable[Place]) -> None:
+        """Read queues that were paused."""
+        for place in places:
+            self._queues[place].paused = False
 
     def drop(self, places: Iterable[Place]) -> None:
         """Release queues."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ledgermq.client.errors import BadArgument, ClusterError, SendFailed, WrongK
 from ledgermq.client.lifecycle import LoopLife, Stage
 from ledgermq.client.native.arrow_columns import columns_of
 from ledgermq.client.native.batches import OVERHEAD_BYTES, AnyFuture, Batch, Gathering, Message, Rows, RowsOfGroup, Sink
-from ledgermq.client.native.columns import Columns, Packing
+from ledgermq.client.native.columns import Columns, Packing, copied, flat
 from ledgermq.client.native.connection import LogConnection
 from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, Statistics
 from ledgermq.client.native.producer_session import ProducerSession, ProducerSettings
@@ -41,6 +41,7 @@ ROUTE_S = 30.0
 KINDS = ("normal", "mixed")
 COMPRESSIONS = {None: Compression.NONE, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
 Keys = str | Sequence[str]
+R = TypeVar("R")
 
 
 class AsyncProducer:
@@ -287,7 +288,7 @@ class AsyncProducer:
 
     async def send(
         self,
-        body: bytes,
+        body: Buffer,
         *,
         tag: str | None = None,
         keys: Keys = (),
@@ -297,8 +298,9 @@ class AsyncProducer:
     ) -> asyncio.Future[Acknowledged]:
         """Accept one message when there is room for it. `keys` are for lookups; messages with the same `order_key` share a queue; `queue`
         is a queue's number. The future ends with the acknowledgement, or a ClusterError whose `unknown` says whether the message may be
-        stored."""
-        size = self.size_of(body) + extra_bytes(tag, keys, properties)
+        stored. The arguments are copied, also a bytearray or memoryview. Raises BadArgument; a cancelled call has sent nothing."""
+        content = Content.of(body, tag, keys, properties)
+        size = self.size_of(content)
         if self._yields:
             # A loop of sends that always finds room would never let the event loop send anything. Yield before `accept`, not behind it: a
             # caller cancelled behind it would have sent a message without knowing.
@@ -310,20 +312,10 @@ class AsyncProducer:
         if loop is not self._life.loop:
             self._life.check()
         future: asyncio.Future[Acknowledged] = loop.create_future()
-        self._yields = self.accept(future, size, body, tag, keys, properties, order_key, queue)
+        self._yields = self.accept(future, size, content, order_key, queue)
         return future
 
-    def accept(
-        self,
-        future: AnyFuture,
-        size: int,
-        body: bytes,
-        tag: str | None,
-        keys: Keys,
-        properties: Mapping[str, str] | None,
-        order_key: str | None,
-        queue: int | None,
-    ) -> bool:
+    def accept(self, future: AnyFuture, size: int, content: Content, order_key: str | None, queue: int | None) -> bool:
         """`send` without waiting, for callers that reserve the room (`size` bytes) themselves. Returns whether a frame is full."""
         self._check_open()
         if order_key is not None or queue is not None:
@@ -337,9 +329,8 @@ class AsyncProducer:
         if session.fenced is not None:
             raise session.fenced
         now = self._loop.time()
-        names = (keys,) if isinstance(keys, str) else keys
         born_ms = time.time_ns() // 1_000_000
-        session.gathering.add(Message(body, tag, names, properties, place, born_ms, now + self._timeout_s, size, future), now)
+        session.gathering.add(Message(*content, place, born_ms, now + self._timeout_s, size, future), now)
         full = session.gathering.size >= self._settings.batch_bytes
         if full:
             session.seal()
@@ -359,16 +350,19 @@ class AsyncProducer:
         """Accept many messages, frame by frame as there is room. Columns are as long as `bodies`; a single tag or mapping applies to all.
 
         The future is done when every message has an outcome; it fails with BatchFailed, which lists acknowledged and failed rows. The
-        sequences must not be changed before that.
+        sequences are copied, their values are not: a bytearray or a mapping must not be changed before the future is done. A row that
+        cannot be sent fails alone. If this call is cancelled while it waits for room, the rows accepted before that are sent all the same,
+        and nothing tells which.
         """
-        count = len(bodies)
+        rows = flat(bodies)
+        count = len(rows)
         for column in (tags, keys, properties, order_keys):
             if column is not None and not isinstance(column, str | Mapping) and len(column) != count:
                 raise BadArgument(f"there are {count} bodies and {len(column)} of another column", "give columns of the same length")
         born_ms = time.time_ns() // 1_000_000
-        each_tag = [tags] * count if isinstance(tags, str) else tags
-        each = [properties] * count if isinstance(properties, Mapping) else properties
-        return await self._send_columns(Columns(bodies, 0, born_ms, each_tag, keys, each), order_keys, queue)
+        each_tag = (tags,) * count if isinstance(tags, str) else _rows(tags)
+        each = (dict(properties),) * count if isinstance(properties, Mapping) else _rows(properties)
+        return await self._send_columns(Columns(rows, 0, born_ms, each_tag, _rows(keys), each), order_keys, queue)
 
     async def send_arrow(
         self,
@@ -418,12 +412,13 @@ class AsyncProducer:
         while begin < len(ends):
             end = max(begin + 1, int(np.searchsorted(ends, before + self._settings.batch_bytes, "right")))
             size = int(ends[end - 1]) - before
-            while not self.has_room(size):
-                try:
+            try:
+                while not self.has_room(size):
                     await self._wait(self._waiters)
-                    self._check_open()
-                except ClusterError as error:
-                    return sink.failed(begin, len(ends) - begin, error)
+                # Also without a wait: a producer that was closed since the last frame has nobody to send this one.
+                self._check_open()
+            except ClusterError as error:
+                return sink.failed(begin, len(ends) - begin, error)
             group, queue = self._router.next_queue() if to is None else to
             part = columns if (begin, end) == (0, len(ends)) else columns.part(begin, end)
             stream, now = self._streams[group], self._loop.time()
@@ -463,13 +458,14 @@ class AsyncProducer:
         if self._failure is not None:
             raise self._failure
 
-    def size_of(self, body: bytes) -> int:
-        """About the bytes of an entry with this body and nothing else."""
-        return self._overhead + len(body)
+    def size_of(self, content: Content) -> int:
+        """About the bytes of the message's entry."""
+        return self._overhead + content.size
 
-    def has_room(self, size: int) -> bool:
-        """Whether a message of this size may be accepted now. A message larger than the buffer is accepted alone."""
-        waiting = self.statistics.waiting_bytes
+    def has_room(self, size: int, handed: int = 0) -> bool:
+        """Whether a message of this size may be accepted now, behind those of `handed` bytes that are about to be. A message larger than
+        the buffer is accepted alone."""
+        waiting = self.statistics.waiting_bytes + handed
         return waiting + size <= self._buffer_bytes or not waiting
 
     async def _wait(self, waiters: list[asyncio.Future[None]]) -> None:
@@ -506,12 +502,30 @@ class AsyncProducer:
                 self._fail(_unwritable(self._own_log, error))
 
 
+def _rows(column: Sequence[R] | None) -> tuple[R, ...] | None:
+    return None if column is None else tuple(column)
+
+
 def _unwritable(log: ReceiptLog, error: OSError) -> BadArgument:
     what = f"receipts cannot be written to {log.path} ({error.strerror or error})"
     return BadArgument(what, "check which messages are stored, then open another producer")
 
 
-def extra_bytes(tag: str | None, keys: Keys, properties: Mapping[str, str] | None) -> int:
-    size = len(tag) + 6 if tag else 0
-    size += sum(len(key) + 6 for key in keys) if not isinstance(keys, str) else len(keys) + 6
-    return size + sum(len(name) + len(value) + 2 for name, value in properties.items()) if properties else size
+class Content(NamedTuple):
+    """What a caller of `send` gave, as it was then: the caller may change its values afterwards."""
+
+    body: bytes
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str] | None
+
+    @classmethod
+    def of(cls, body: Buffer, tag: str | None, keys: Keys, properties: Mapping[str, str] | None) -> Content:
+        """Raises BadArgument."""
+        return cls(copied(body), tag, (keys,) if isinstance(keys, str) else tuple(keys), dict(properties) if properties else None)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the parts, about."""
+        size = len(self.body) + (len(self.tag) + 6 if self.tag else 0) + sum(len(key) + 6 for key in self.keys)
+        return size + sum(len(name) + len(value) + 2 for name, value in self.properties.items()) if self.properties else size

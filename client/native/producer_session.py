@@ -15,6 +15,9 @@ a node: its outcome is *in doubt*. From this follows:
   another producer (a new id, or the next epoch of the name), after the old producer's earlier frames are answered. The frames in doubt
   then have a gap before them that is never filled, so no node can append them.
 * A frame in doubt that is refused for good may be stored all the same, and so may the frames in doubt behind it: they fail as unknown.
+
+A batch is always in one of the lists here, or has its outcome, whatever the application's values raise when they are encoded: what is in no
+list would never get an outcome, and `flush` and `close` would wait for it for ever.
 """
 
 from __future__ import annotations
@@ -225,9 +228,9 @@ class ProducerSession:
 
     def next_frame(self, now: float) -> Batch | None:
         """The batch to send now as a frame, or None. `wake_at` tells when to ask again if no answer comes in between."""
-        if self._rejected or now < self._not_before_s or self._identity is None:
+        if now < self._not_before_s or self._identity is None:
             return None
-        while len(self._in_flight) < self._window_frames and not self._renew_next():
+        while not self._rejected and len(self._in_flight) < self._window_frames and not self._renew_next():
             if not self._waiting:
                 if not self._ripe(now):
                     return None
@@ -235,8 +238,8 @@ class ProducerSession:
             batch = self._waiting[0]
             if self._in_flight and self._in_flight_bytes + batch.size > self._window_bytes:
                 return None
-            self._waiting.popleft()
             if self._encoded(batch):
+                self._waiting.popleft()
                 batch.sent_s = batch.sent_s or now
                 batch.on_wire_s = now
                 self._in_flight.append(batch)
@@ -260,7 +263,7 @@ class ProducerSession:
         return full or self.flushing > 0 or now >= gathering.since_s + self._settings.linger_s
 
     def _encoded(self, batch: Batch) -> bool:
-        """Whether the batch is encoded as a frame. If not, it was split into two batches at the head of the queue, or it has failed."""
+        """Whether the batch at the head of the queue is encoded as a frame. If not, it was split into two there, or it has failed."""
         again = batch.first_sequence is not None
         sequence = self._next_sequence if batch.first_sequence is None else batch.first_sequence
         if batch.frame is None or batch.frame.first_sequence != sequence:
@@ -270,8 +273,9 @@ class ProducerSession:
             except LedgerError as error:
                 self._cut_or_fail(batch, refusal(error.code, error.message))
                 return False
-            except (TypeError, ValueError, AttributeError) as error:
-                what = f"the message cannot be encoded ({error})"
+            except Exception as error:
+                # Whatever: the values are the application's, and so is their code.
+                what = f"the message cannot be encoded ({error or type(error).__name__})"
                 self._cut_or_fail(batch, BadArgument(what, "give bytes as body, and text as tag, keys and properties"))
                 return False
             if not again and self._frame_bytes_max and len(batch.frame.entries) > self._frame_bytes_max:
@@ -289,8 +293,15 @@ class ProducerSession:
         return True
 
     def _cut_or_fail(self, batch: Batch, error: ClusterError) -> None:
-        """Split the batch; halving finds the one message that is wrong, and the others are sent."""
-        if len(batch) == 1:
+        """Split the batch at the head of the queue; halving finds the one message that is wrong, and the others are sent."""
+        self._waiting.popleft()
+        if batch.first_sequence is not None:
+            # It has numbers that a node may have stored, and cannot be repeated: as if it were refused while in doubt.
+            self._fail(batch, SendFailed(f"{error.what}; an earlier try may have stored it", error.remedy, unknown=True))
+            self._rejected.append(_Rejected(batch.first_sequence, [], Dropped.IN_DOUBT))
+            self._stored_to = batch.first_sequence
+            self._settle_if_all_answered()
+        elif len(batch) == 1:
             self._fail(batch, error)
         else:
             self._waiting.extendleft(reversed(batch.split(len(batch) // 2)))
@@ -305,7 +316,6 @@ class ProducerSession:
         place = (self._log_tag, *self._identity, batch.first_sequence, len(batch), batch.columns.queues)
         frame = FrameAcknowledged(self.broker_group, receipt, ack.duplicate, *place, self._numbers)
         self._acknowledged_to = max(self._acknowledged_to, batch.first_sequence + len(batch))
-        batch.sink.acknowledged(batch.row, frame)
         statistics, late = self._statistics, batch.reported
         statistics.late += late
         statistics.acknowledged += len(batch) - late
@@ -313,6 +323,8 @@ class ProducerSession:
         statistics.latency_ms = (now - batch.sent_s) * 1000
         self._latencies.took(self.broker_group, statistics.latency_ms)
         self._gone(batch)
+        # Behind the accounts: callbacks of the application see them, and the room that this frame gave back.
+        batch.sink.acknowledged(batch.row, frame)
         if receipt is not None:
             self._receipts(receipt)
         self._settle_if_all_answered()
@@ -453,8 +465,8 @@ class ProducerSession:
             what = f"not acknowledged in time{why}; it may be stored" if unknown else f"could not be sent in time{why}"
             what = f"broker group {self.broker_group}: {what}"
             self._count_failed(count, unknown)
-            batch.sink.failed(batch.row + batch.reported, count, SendFailed(what, TOO_LATE_REMEDY, unknown=unknown))
-            batch.reported += count
+            row, batch.reported = batch.row + batch.reported, batch.reported + count
+            batch.sink.failed(row, count, SendFailed(what, TOO_LATE_REMEDY, unknown=unknown))
 
     def give_up(self, error: ClusterError) -> None:
         """Fail everything: messages that a node may have as unknown, the others with this error."""
@@ -487,10 +499,10 @@ class ProducerSession:
 
     def _fail(self, batch: Batch, error: ClusterError) -> None:
         count = len(batch) - batch.reported
+        self._gone(batch)
         if count:
             self._count_failed(count, error.unknown)
             batch.sink.failed(batch.row + batch.reported, count, error)
-        self._gone(batch)
 
     def _count_failed(self, count: int, unknown: bool) -> None:
         self._statistics.failed += count

@@ -50,6 +50,11 @@ class Batch:
         return self._number
 
     @property
+    def run(self) -> Run:
+        """What was read, before messages were filtered out."""
+        return self._run
+
+    @property
     def columns(self) -> EntryColumns:
         """All fields of the entries, as stored."""
         return self._columns

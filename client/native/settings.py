@@ -22,6 +22,7 @@ From = str | datetime | Mapping[int, int] | Mapping[int, Start]
 
 ReadFrom = Literal["leader", "nearest"]
 QueuesChanged = Callable[[tuple[int, ...]], Awaitable[None] | None]
+Progress = Callable[[ConsumerStatistics], Awaitable[None] | None]
 READ_AHEAD_BYTES = 32 << 20
 READ_AHEAD_LEAST = 1 << 20
 RESPONSE_BYTES = 1 << 20
@@ -54,11 +55,14 @@ class ConsumerOptions(TypedDict, total=False):
     """Commit a batch automatically when the next one is requested."""
     commit_interval_s: float
     on_assigned: QueuesChanged | None
-    """Called with the numbers of the queues read from now on; may seek. A function or a coroutine function."""
+    """Called with the numbers of the queues read from now on, before anything is read from them; may seek. A function or a coroutine
+    function; the functions of a `Consumer` are called in a thread of their own. Callbacks may commit, seek and ask for statistics;
+    `next_batch` and `close` raise BadArgument there. What they raise, the next batch raises."""
     on_revoked: QueuesChanged | None
     """Called with queues that are about to go to another member: the last chance to commit messages handed out from them."""
-    on_progress: Callable[[ConsumerStatistics], None] | None
-    """Called as batches are handed out, at most ten times per second."""
+    on_progress: Progress | None
+    """Called as batches are handed out, at most ten times per second; otherwise as `on_assigned`. The batch waits for its end. If it
+    raises, the next call returns that batch."""
     delivery_log: DeliveryLog | str | Path | None
     """A Parquet file of handed-out and committed messages, for `ledgermq audit --acks`."""
     timeout_s: float
@@ -92,7 +96,7 @@ class ConsumerSettings:
     commit_interval_s: float = 1.0
     on_assigned: QueuesChanged | None = None
     on_revoked: QueuesChanged | None = None
-    on_progress: Callable[[ConsumerStatistics], None] | None = None
+    on_progress: Progress | None = None
     delivery_log: DeliveryLog | str | Path | None = None
 
     def __post_init__(self) -> None:

@@ -5,23 +5,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from array import array
 from collections.abc import Awaitable, Callable
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import grpc
 import grpc.aio
 import pytest
 
-from ledgermq.client import AsyncProducer, BadArgument, Consumer, Producer, Refused, SendFailed
+from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Consumer, Producer, Refused, SendFailed
 from ledgermq.client.connection import Address
 from ledgermq.client.errors import ClusterError
 from ledgermq.client.native.batches import Batch, Futures, Gathering
 from ledgermq.client.native.columns import Columns
 from ledgermq.client.native.connection import Latencies, broken
-from ledgermq.client.native.outcomes import Statistics
+from ledgermq.client.native.outcomes import FrameAcknowledged, Statistics
 from ledgermq.client.native.producer_session import STALE_EPOCH, ProducerSession, ProducerSettings
 from ledgermq.client.native.receipt_log import ReceiptLog
+from ledgermq.client.native.sync_producer import ProducerOptions
+from ledgermq.proto import kernels
 from ledgermq.proto import log_pb2 as pb
 from tests.client.fake_log import LOG_TAG, FakeBrokerGroup, FakeLogNode, endpoints, fake_log
 
@@ -167,6 +171,193 @@ def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> N
     run(scenario)
 
 
+def buffers() -> dict[str, tuple[Any, bytes | None]]:
+    """What may be given as a body, and the bytes that it is; None: it is no body."""
+    numbers = array("I", [1, 2, 3])
+    released = memoryview(b"gone")
+    released.release()
+    return {
+        "bytes": (b"abc", b"abc"),
+        "bytearray": (bytearray(b"abc"), b"abc"),
+        "a view": (memoryview(b"abc"), b"abc"),
+        "a view of numbers": (memoryview(numbers), numbers.tobytes()),
+        "a view with gaps": (memoryview(b"abcdef")[::2], b"ace"),
+        "a view backwards": (memoryview(b"abc")[::-1], b"cba"),
+        "a view of two dimensions": (memoryview(b"abcd").cast("B", (2, 2)), b"abcd"),
+        "a view of characters": (memoryview(b"abc").cast("c"), b"abc"),
+        "a view that was released": (released, None),
+        "text": ("abc", None),
+        "a number": (5, None),
+        "nothing": (None, None),
+        "numbers": ([1, 2, 3], None),
+    }
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", list(buffers()))
+@pytest.mark.parametrize("way", ["send", "send_batch", "send_batch with order keys"])
+def test_a_body_is_stored_as_it_is_or_fails_alone(monkeypatch: pytest.MonkeyPatch, way: str, kind: str, native: bool) -> None:
+    """Messages before and behind it, in the same frame, are stored."""
+    monkeypatch.setattr(kernels, "NATIVE", native and kernels.NATIVE)
+    body, stored = buffers()[kind]
+
+    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        async with AsyncProducer(endpoints(nodes), "t", linger_ms=20) as sending:
+            if way == "send":
+                before = await sending.send(b"before", queue=0)
+                if stored is None:
+                    with pytest.raises(BadArgument, match=type(body).__name__):
+                        await sending.send(body, queue=0)
+                else:
+                    await sending.send(body, queue=0)
+                await (await sending.send(b"behind", queue=0))
+                await before
+            else:
+                where: dict[str, Any] = {"queue": 0} if way == "send_batch" else {"order_keys": ["k"] * 3}
+                done = await sending.send_batch([b"before", body, b"behind"], **where)
+                if stored is None:
+                    with pytest.raises(BatchFailed) as found:
+                        await asyncio.wait_for(done, SOON_S)
+                    assert [list(failure.rows) for failure in found.value.failures] == [[1]] and not found.value.unknown
+                else:
+                    await asyncio.wait_for(done, SOON_S)
+        middle = [] if stored is None else [stored]
+        assert [message.body for message in groups[0].log] == [b"before", *middle, b"behind"]
+
+    run(scenario)
+
+
+def test_what_changes_behind_send_does_not_change_the_message() -> None:
+    """Neither the body nor keys nor properties; of a batch the sequences may change, and their values are the caller's until the end."""
+
+    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        body, keys, properties = bytearray(b"as sent"), ["k"], {"p": "1"}
+        rows: list[bytes] = [b"0", b"1"]
+        columns: dict[str, Any] = {"tags": ["a", "b"], "keys": ["k", "l"], "properties": [{"p": "1"}, {"p": "2"}]}
+        async with AsyncProducer(endpoints(nodes), "t", linger_ms=20) as sending:
+            one = await sending.send(body, keys=keys, properties=properties, queue=0)
+            body[:], properties["p"] = b"changed, and longer", "2"
+            keys.clear()
+            batch = await sending.send_batch(rows, queue=0, **columns)
+            for sequence in (rows, *columns.values()):
+                sequence.clear()
+            await asyncio.wait_for(asyncio.gather(one, batch), SOON_S)
+        found = [(m.body, m.properties.get("TAGS"), m.properties["KEYS"], m.properties["p"]) for m in groups[0].log]
+        assert found == [(b"as sent", None, "k", "1"), (b"0", "a", "k", "1"), (b"1", "b", "l", "2")]
+
+    run(scenario)
+
+
+def test_rows_that_come_behind_the_end_of_the_producer_fail() -> None:
+    """A batch whose caller waits between two frames when the producer is closed: nothing accepts rows that nobody would send."""
+
+    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+        sending = AsyncProducer(endpoints(nodes), "t", batch_bytes=1)
+        async with sending:
+            task = asyncio.ensure_future(sending.send_batch([b"0", b"1", b"2"], queue=0))
+            while not sending.statistics.accepted:
+                await asyncio.sleep(0)
+            await sending.close(0)
+            with pytest.raises(BatchFailed) as found:
+                await asyncio.wait_for(await task, SOON_S)
+        failed = [row for failure in found.value.failures for row in failure.rows]
+        assert len(failed) + len(groups[0].log) >= 3 and sending.statistics.waiting == 0
+        assert any("is closed" in str(failure.error) for failure in found.value.failures)
+
+    run(scenario)
+
+
+class Raising(dict[str, str]):
+    """Properties whose code raises when they are encoded."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(p="1")
+        self.error: BaseException | None = error
+
+    def values(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return super().values()
+
+
+def session_of(rows: list[Any]) -> tuple[ProducerSession, Statistics, dict[int, Any]]:
+    """A session that is open, with one batch of as many messages; and the outcomes by row."""
+    outcomes: dict[int, Any] = {}
+
+    class Told:
+        def acknowledged(self, row: int, frame: FrameAcknowledged) -> None:
+            outcomes.update((row + at, "stored") for at in range(frame.count))
+
+        def failed(self, row: int, count: int, error: Exception) -> None:
+            outcomes.update((row + at, error) for at in range(count))
+
+    statistics = Statistics(accepted=len(rows), waiting_bytes=len(rows))
+    session = ProducerSession("g1", ProducerSettings("t"), Gathering(), statistics, {}, Latencies())
+    session.opened(pb.ProducerOpened(producer_id=1, log_tag=LOG_TAG, max_frame_bytes=1 << 20))
+    bodies = [b"%d" % row for row in range(len(rows))]
+    session.add(Batch(Columns(bodies, 0, 1, properties=rows), Told(), 0, len(rows), 100.0))
+    return session, statistics, outcomes
+
+
+@pytest.mark.parametrize("error", [BufferError, RuntimeError, KeyError, MemoryError, OverflowError, ZeroDivisionError, AssertionError])
+@pytest.mark.parametrize("bad", [{0}, {1}, {4}, {0, 4}, {1, 2}, {0, 1, 2, 3, 4}])
+def test_whatever_a_value_raises_only_its_message_fails(error: type[Exception], bad: set[int]) -> None:
+    """Each row has an outcome, and the others are sent in order."""
+    session, statistics, outcomes = session_of([Raising(error("own")) if row in bad else {} for row in range(5)])
+    sent = 0
+    while (batch := session.next_frame(0.0)) is not None:
+        assert batch.first_sequence is not None
+        sent += len(batch)
+        session.acknowledged(pb.FrameAck(first_sequence=batch.first_sequence, count=len(batch)), 0.0)
+    assert {row for row, outcome in outcomes.items() if isinstance(outcome, BadArgument) and "own" in outcome.what} == bad
+    assert sorted(outcomes) == list(range(5)) and sent == 5 - len(bad)
+    assert session.idle and statistics.waiting == 0 == statistics.waiting_bytes
+
+
+def test_an_interruption_while_a_frame_is_encoded_loses_no_message() -> None:
+    """Such as Ctrl-C in an event loop that goes on afterwards."""
+    properties = Raising(KeyboardInterrupt())
+    session, statistics, outcomes = session_of([{}, properties])
+    with pytest.raises(KeyboardInterrupt):
+        session.next_frame(0.0)
+    properties.error = None
+    batch = session.next_frame(0.0)
+    assert batch is not None and len(batch) == 2 and not outcomes and statistics.waiting == 2
+
+
+@pytest.mark.parametrize("stored", [1, 2])
+def test_a_part_in_doubt_that_cannot_be_encoded_again_is_unknown(stored: int) -> None:
+    """A leader change kept a part of the frame, and row 1 has changed since. In the part that is stored, its numbers must not go to another
+    message: what is behind it goes to another producer. In the part that is not, it fails alone."""
+    changing = Raising(RuntimeError("changed meanwhile"))
+    error, changing.error = changing.error, None
+    session, _, outcomes = session_of([{}, changing, {}, {}])
+    assert session.next_frame(0.0) is not None
+    changing.error = error
+    problem = pb.Problem(code=1, message="a part is stored", retryable=True)
+    session.rejected(pb.FrameRejected(first_sequence=0, count=4, position=-1, next_sequence=stored, problem=problem), 0.0)
+    if stored == 2:
+        assert session.next_frame(0.0) is None and session.reopen_due
+        session.broken()
+        session.opened(pb.ProducerOpened(producer_id=2, log_tag=LOG_TAG, max_frame_bytes=1 << 20))
+    while (batch := session.next_frame(0.0)) is not None:
+        assert batch.first_sequence is not None and (batch.row, batch.first_sequence) in ({(0, 0), (2, 1)} if stored == 1 else {(2, 0)})
+        session.acknowledged(pb.FrameAck(first_sequence=batch.first_sequence, count=len(batch)), 0.0)
+    told = [outcome if outcome == "stored" else outcome.unknown for _, outcome in sorted(outcomes.items())]
+    assert told == (["stored", False, "stored", "stored"] if stored == 1 else [True, True, "stored", "stored"])
+    assert session.idle
+
+
+def test_a_misspelt_option_is_seen_by_type_checkers() -> None:
+    """The blocking producer declares the options of the other one, and both declare the same parameters of every method."""
+    options = {name: parameter for name, parameter in signature(AsyncProducer).parameters.items() if name not in ("endpoints", "topic")}
+    assert get_type_hints(ProducerOptions) == {name: get_type_hints(AsyncProducer.__init__)[name] for name in options}
+    assert signature(Producer).parameters["options"].annotation == "Unpack[ProducerOptions]"
+    for name in ("send", "send_batch", "send_arrow", "close"):
+        blocking, asynchronous = getattr(Producer, name), getattr(AsyncProducer, name)
+        assert list(signature(blocking).parameters.values()) == list(signature(asynchronous).parameters.values()), name
+
+
 def threads(scenario: Callable[[Producer, list[FakeLogNode]], None], **options: Any) -> list[FakeBrokerGroup]:
     async def main() -> list[FakeBrokerGroup]:
         async with fake_log(1) as (nodes, groups), asyncio.timeout(30):
@@ -196,6 +387,59 @@ def test_a_producer_for_threads_that_is_not_open_says_so() -> None:
                 call()
 
     threads(scenario)
+
+
+def test_an_interrupted_close_leaves_no_message_without_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before the loop has begun with it, and while it waits for answers."""
+
+    def scenario(sending: Producer, nodes: list[FakeLogNode]) -> None:
+        nodes[0].hold.clear()
+        futures = []
+        for begun in (False, True):
+            producer = Producer(sending._producer.connection.addresses[0].place, "t")
+            with pytest.raises(KeyboardInterrupt), producer:
+                assert producer._background is not None
+                futures.append(producer.send(b"a"))
+                wait, turns = producer._background.wait, [0]
+
+                def interrupted(work: Any, begun: bool = begun, wait: Any = wait, turns: list[int] = turns) -> Any:
+                    turns[0] += 1
+                    if turns[0] > 1:
+                        return wait(work)
+                    if begun:
+                        with pytest.raises(TimeoutError):
+                            wait(asyncio.wait_for(work, 0.05))
+                    work.close()
+                    raise KeyboardInterrupt
+
+                monkeypatch.setattr(producer._background, "wait", interrupted)
+        for future in futures:
+            with pytest.raises(SendFailed, match="closed"):
+                future.result(SOON_S)
+
+    threads(scenario)
+
+
+def test_what_threads_hand_over_is_bounded_while_the_loop_is_busy() -> None:
+    """Also when nothing else waits: only a single message may be larger than the buffer."""
+
+    def scenario(sending: Producer, nodes: list[FakeLogNode]) -> None:
+        with sending:
+            blocked = threading.Event()
+            assert sending._background is not None
+            sending._background.soon(lambda: blocked.wait(5))
+            sent: list[int] = []
+            pushing = threading.Thread(target=lambda: sent.extend(len(str(sending.send(bytes(400)))) for _ in range(50)), daemon=True)
+            pushing.start()
+            while sending._producer.has_room(600, sending._handed_bytes):
+                pushing.join(0.001)
+            pushing.join(0.05)
+            assert sending._handed_bytes <= 5_000
+            blocked.set()
+            pushing.join(SOON_S)
+            assert len(sent) == 50
+
+    threads(scenario, buffer_bytes=5_000)
 
 
 def test_one_wrong_message_does_not_take_those_behind_it_along() -> None:

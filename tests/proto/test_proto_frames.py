@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.proto import frame_reading, layout
+from ledgermq.proto import frame_reading, kernels, layout
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_encoding import encode_messages
 from ledgermq.proto.entry_sealing import make_range, seal
@@ -252,6 +253,17 @@ def test_a_builder_refuses_empty_bodies_and_frames() -> None:
         builder.encode(2**48 - 1, 0, [b"a", b"b"], born_ms=1)
     with pytest.raises(ValueError, match="2 tags for 1 messages"):
         builder.encode(0, 0, [b"a"], born_ms=1, tags=["a", "b"])
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("body", [array("I", [1, 2]), memoryview(array("I", [1, 2])), memoryview(b"abcd")[::2], "text", 5, None])
+def test_a_builder_refuses_a_body_that_is_not_contiguous_bytes(monkeypatch: pytest.MonkeyPatch, body: Any, native: bool) -> None:
+    """One of longer items has another length than bytes: the sizes of the frame would be those of no entries, and a node refuses it all."""
+    monkeypatch.setattr(kernels, "NATIVE", native and kernels.NATIVE)
+    for compression in (Compression.NONE, Compression.LZ4):
+        with pytest.raises((TypeError, ValueError, BufferError)):
+            packed: dict[str, Any] = {"compression": compression, "compress_over": 1}
+            FrameBuilder("t", TAG, PRODUCER, EPOCH).encode(0, 0, [b"a", body, b"b"], born_ms=1, **packed)
 
 
 @pytest.mark.parametrize(
