@@ -103,11 +103,12 @@ def held():
                 "consumer": lambda: consumer.__exit__(*ends), "tasks": lambda: tasks.__exit__(*ends),
             }
             closed = {name: told(close) for name, close in closes.items()}
+            idle = [told(lambda: None) for _ in range(30)]
             done.set()
             holder.join()
             Admin(connection).topics()
             producer.refresh()
-            return {"calls": found, "closes": closed}
+            return {"calls": found, "closes": closed, "idle": idle}
 
 print(json.dumps({"unused": told(unused), "held": told(held), **{name: told(lambda name=name: used(name)) for name in USES}}))
 """
@@ -130,6 +131,7 @@ def test_a_fork_of_a_process_with_a_client_is_refused_and_one_of_any_other_works
     ids = [one for pair in unused["ids"] for one in pair]
     assert len(set(ids)) == len(ids) == 6, "no two processes share a client id"
     assert set(held["closes"].values()) == {None}
+    assert set(held["idle"]) == {None}, "a child that uses no client lives"
     for case, outcomes in {**found, "held": held["calls"]}.items():
         for name, outcome in outcomes.items():
             assert "BadArgument: this process was forked" in str(outcome), (case, name, outcome)
