@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ledgermq.proto.carried import Carried
 from ledgermq.proto.status import ExitCode
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -21,7 +22,7 @@ WriteTo = Callable[[Path], None]
 """Writes one complete file to the given path."""
 
 
-class CannotWrite(Exception):
+class CannotWrite(Carried):
     """The target cannot be written. Carries the messages of the command line."""
 
     exit_code = ExitCode.USAGE

@@ -14,12 +14,13 @@ from ledgermq.audit.checks.opening import FOUND_FOLDER
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading.decode import sealed_json
 from ledgermq.audit.reading.files import exists, is_directory, is_readable, names_in, read_if_there
+from ledgermq.proto.carried import Carried
 from ledgermq.proto.status import ExitCode
 
 FORMAT_VERSION = 1
 
 
-class MixedClusters(Exception):
+class MixedClusters(Carried):
     """Directories of several clusters were given. Carries the messages of the command line."""
 
     exit_code = ExitCode.USAGE

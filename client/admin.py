@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, Typ
 
 from google.protobuf import message as protobuf
 
-from ledgermq.client import results
+from ledgermq.client import arguments, results
 from ledgermq.client.admin_calls import PAGE
 from ledgermq.client.connection import AsyncConnection, Connection
 from ledgermq.client.errors import BadArgument, Refused
@@ -592,14 +592,16 @@ class Admin(Operations):
     """Administration that blocks until the cluster answers. Thread-safe, as its connection is."""
 
     def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+        """Raises BadArgument for anything but a Connection."""
+        self.connection = arguments.instance(connection, "the connection of an Admin", Connection)
 
 
 class AsyncAdmin(Operations):
     """Administration for event loops; every operation is awaited."""
 
     def __init__(self, connection: AsyncConnection) -> None:
-        self.connection = connection
+        """Raises BadArgument for anything but an AsyncConnection."""
+        self.connection = arguments.instance(connection, "the connection of an AsyncAdmin", AsyncConnection)
 
 
 def _backoff(backoff: Backoff) -> pb.Backoff:

@@ -13,15 +13,18 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from ledgermq.client import arguments
 from ledgermq.client.errors import UNKNOWN_REMEDY, BadArgument, Refused, Unreachable, refusal
+from ledgermq.client.lifecycle import Life, LoopLife, ThreadLife, use_grpc
 from ledgermq.client.service import Metadata
 from ledgermq.client.talks import Call, Pause, Step, Talk, carry_out, carry_out_async
 from ledgermq.client.transport import CHECK, cause_of, failure_of, transport_code
@@ -74,7 +77,7 @@ class Address:
 def parse_endpoints(text: str) -> tuple[Address, ...]:
     """Parse `h:p;h:p` into addresses; `NODE@h:p` names a certain member behind an endpoint. Raises BadArgument with the accepted form."""
     found = []
-    for part in (p.strip() for p in text.split(";")):
+    for part in (p.strip() for p in arguments.text(text, "endpoints").split(";")):
         node, named, place = part.rpartition("@")
         try:
             host, port = host_port.split(place)
@@ -89,6 +92,9 @@ def parse_endpoints(text: str) -> tuple[Address, ...]:
 class Endpoints(Generic[C]):
     """What both kinds of connection share: everything except waiting."""
 
+    _made_life: Callable[[str], Life]
+    """The kind of life, by how the kind of connection waits."""
+
     def __init__(
         self,
         endpoints: str = DEFAULT_ENDPOINTS,
@@ -101,20 +107,26 @@ class Endpoints(Generic[C]):
     ) -> None:
         """`endpoints`: host:port;host:port. `timeout_s`: time limit of a call, retries included. `credentials` sign every call. `ca`: PEM
         of the CA that signed the servers' certificates, by default the system's CAs. `certificate`: PEMs of the client's own key and
-        certificate, for servers that require them."""
+        certificate, for servers that require them. Raises BadArgument."""
         self.addresses = parse_endpoints(endpoints)
-        self.timeout_s = timeout_s
-        self.credentials = credentials
+        self.timeout_s = arguments.seconds(timeout_s, "timeout_s")
+        self.credentials = arguments.credentials(credentials)
         self.tls = tls
-        self._ca = ca
-        self._own: tuple[bytes | None, bytes | None] = certificate or (None, None)
-        # Host name and process id are for the reader. In containers both can be the same, and clients with one id would share leases and
-        # the stream of a broadcasting group.
-        self.client_id = f"{socket.gethostname()}@{os.getpid()}@{secrets.token_hex(8)}"
+        self._ca = arguments.pem(ca, "ca")
+        self._own: tuple[bytes | None, bytes | None] = arguments.pems(certificate, "certificate") or (None, None)
         self._channels: dict[Address, C] = {}
-        self._lock = threading.Lock()
+        self._life = type(self)._made_life("connection")
+        # Reentrant: a signal handler may close the connection while its thread is in here.
+        self._lock = threading.RLock()
         self._turn = 0
         self._reopened = 0
+
+    @cached_property
+    def client_id(self) -> str:
+        """The name of this client in the cluster; of the process that uses it first, if a fork copied it before."""
+        # Host name and process id are for the reader. In containers both can be the same, and clients with one id would share leases and
+        # the stream of a broadcasting group.
+        return f"{socket.gethostname()}@{os.getpid()}@{secrets.token_hex(8)}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -149,14 +161,23 @@ class Endpoints(Generic[C]):
         return self.channel_to(self.address)
 
     def channel_to(self, address: Address) -> C:
-        """The channel to any node, for example one that another node named."""
+        """The channel to any node, for example one that another node named. Raises BadArgument."""
+        use_grpc()
         with self._lock:
+            self._life.check()
             if address not in self._channels:
                 # Each further worker gets a connection of its own: the kernel may hand a new connection to that worker.
                 own = () if is_first(address.node) else (("ledgermq.node", address.node),)
                 # Channels with equal options share one connection.
                 self._channels[address] = self._opened(address.place, [*OPTIONS, *own, ("ledgermq.reopened", self._reopened)])
             return self._channels[address]
+
+    def _taken_channels(self) -> list[C]:
+        """All channels, for the caller to close. None is opened afterwards."""
+        with self._lock:
+            channels = list(self._channels.values())
+            self._channels.clear()
+            return channels
 
     def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> C:
         raise AssertionError("each kind of connection opens its own kind of channel")
@@ -234,29 +255,44 @@ def _trouble(answer: Any) -> Refused | None:
 class Connection(Endpoints[grpc.Channel]):
     """Channels to the endpoints of one cluster, opened when first used. Thread-safe. A context manager."""
 
+    _made_life = ThreadLife
+    _life: ThreadLife
+
     def __enter__(self) -> Connection:
+        self._life.check()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        for channel in self._channels.values():
+        """End it. Calls under way end with Unreachable, later ones with BadArgument."""
+        self._life.end(self._close)
+
+    def _close(self) -> None:
+        for channel in self._taken_channels():
             channel.close()
-        self._channels.clear()
 
     def ask(self, path: str, request: Message, response: type[M]) -> M:
         """One answer, with the retry rule of `asking`."""
         return self.carry_out(self.asking(path, request, response))
 
     def carry_out(self, talk: Talk[A]) -> A:
+        self._life.check()
         return carry_out(talk, self._do)
 
     def _do(self, step: Step) -> Any:
         if isinstance(step, Pause):
             return time.sleep(step.seconds)
-        call: Any = self.channel().unary_unary(step.path, type(step.request).SerializeToString, step.response.FromString)
-        return call(step.request, metadata=self.metadata, timeout=step.timeout_s)
+        try:
+            call: Any = self.channel().unary_unary(step.path, type(step.request).SerializeToString, step.response.FromString)
+            return call(step.request, metadata=self.metadata, timeout=step.timeout_s)
+        except (grpc.RpcError, ValueError, BadArgument) as error:
+            # When a channel is closed under a call, the library says that the call was cancelled, or raises ValueError. What was asked for
+            # before a pause may have been done.
+            if self._life.ended:
+                raise self._life.lost() from error
+            raise
 
     def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> grpc.Channel:
         return grpc.secure_channel(place, self._tls(), options) if self.tls else grpc.insecure_channel(place, options)
@@ -265,26 +301,50 @@ class Connection(Endpoints[grpc.Channel]):
 class AsyncConnection(Endpoints[grpc.aio.Channel]):
     """The same for one event loop, which it never blocks. An asynchronous context manager."""
 
+    _made_life = LoopLife
+    _life: LoopLife
+
     async def __aenter__(self) -> AsyncConnection:
+        self._life.check()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        channels = list(self._channels.values())
-        self._channels.clear()
-        for channel in channels:
+        """End it. Calls under way end with Unreachable, later ones with BadArgument."""
+        await self._life.end(self._close)
+
+    async def _close(self) -> None:
+        for channel in self._taken_channels():
             await channel.close()
 
     async def carry_out(self, talk: Talk[A]) -> A:
+        self._life.check()
         return await carry_out_async(talk, self._do)
 
     async def _do(self, step: Step) -> Any:
         if isinstance(step, Pause):
             return await asyncio.sleep(step.seconds)
-        call: Any = self.channel().unary_unary(step.path, type(step.request).SerializeToString, step.response.FromString)
-        return await call(step.request, metadata=self.metadata, timeout=step.timeout_s)
+        return await self.answer_of(self.address, step.path, step.request, step.response, step.timeout_s)
+
+    async def answer_of(self, address: Address, path: str, request: Message, response: type[M], timeout_s: float) -> M:
+        """One unary call to a node. Raises grpc.RpcError; Unreachable if the connection is closed meanwhile."""
+        try:
+            call: Any = self.channel_to(address).unary_unary(path, type(request).SerializeToString, response.FromString)
+            return cast(M, await call(request, metadata=self.metadata_to(address), timeout=timeout_s))
+        except (grpc.RpcError, grpc.aio.UsageError, asyncio.CancelledError, BadArgument) as error:
+            # When a channel is closed under a call, the library cancels the call, and with it the task that waits for it. What was asked
+            # for before a pause may have been done.
+            if self._life.ended and not (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
+                raise self._life.lost() from error
+            raise
 
     def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
         return grpc.aio.secure_channel(place, self._tls(), options) if self.tls else grpc.aio.insecure_channel(place, options)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has asked to cancel the task that runs."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 
+from ledgermq.proto.carried import Carried
 from ledgermq.proto.status import Code, ExitCode, Fault, fail
 
 
-class ClusterError(Exception):
+class ClusterError(Carried):
     """Base of every error that a call to a cluster raises."""
 
     exit_code = ExitCode.REFUSED

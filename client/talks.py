@@ -13,6 +13,8 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from ledgermq.client.errors import BadArgument
+
 R = TypeVar("R")
 
 
@@ -37,10 +39,18 @@ Step: TypeAlias = Call | Pause
 Talk: TypeAlias = Generator[Step, Any, R]
 
 
-def carry_out(talk: Talk[R], do: Callable[[Step], Any]) -> R:
-    """Run a talk and return its result; `do` executes each step and blocks until it is done."""
+def _first(talk: Talk[R]) -> Step:
+    """The first step. A talk builds its request before it: what the arguments do not give is a mistake in them."""
     try:
-        step = next(talk)
+        return next(talk)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadArgument(f"an argument cannot be sent ({error})", "correct its type or value") from error
+
+
+def carry_out(talk: Talk[R], do: Callable[[Step], Any]) -> R:
+    """Run a talk and return its result; `do` executes each step and blocks until it is done. Raises BadArgument."""
+    try:
+        step = _first(talk)
         while True:
             try:
                 outcome = do(step)
@@ -54,9 +64,10 @@ def carry_out(talk: Talk[R], do: Callable[[Step], Any]) -> R:
 
 
 async def carry_out_async(talk: Talk[R], do: Callable[[Step], Awaitable[Any]]) -> R:
-    """Run a talk and return its result; `do` executes each step and awaits it. Cancellation ends the talk at the current step."""
+    """Run a talk and return its result; `do` executes each step and awaits it. Cancellation ends the talk at the current step.
+    Raises BadArgument."""
     try:
-        step = next(talk)
+        step = _first(talk)
         while True:
             try:
                 outcome = await do(step)

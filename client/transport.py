@@ -25,6 +25,12 @@ _CAUSES: tuple[tuple[re.Pattern[str], str, str], ...] = (
     ),
     (re.compile("WRONG_VERSION_NUMBER"), "{at} does not speak TLS", "connect without TLS, or give a port that speaks it"),
     (
+        # Only TLS has a handshake: this client began one.
+        re.compile("Handshake (read|write) failed"),
+        "{at} closes the connection when TLS begins",
+        "connect without TLS (omit --tls), or give the port for clients (client_port) of a node that speaks it",
+    ),
+    (
         re.compile("CERTIFICATE_VERIFY_FAILED: ([^:]+)"),
         "the certificate of {at} is not accepted ({0})",
         "give the CA that signed it (--ca), and an address that it names",

@@ -12,6 +12,7 @@ import numpy as np
 from crc32c import crc32c
 
 from ledgermq.proto import kernels
+from ledgermq.proto.carried import Carried
 from ledgermq.proto.entry_sealing import body_crcs_of, chained, crc_column
 from ledgermq.proto.layout import (
     BODY_CRC_AT,
@@ -35,7 +36,7 @@ _ENTRY_HEAD = struct.Struct(">iiqqqiIIi28xq")
 _SIZE = struct.Struct(">i")
 
 
-class BadEntry(Exception):
+class BadEntry(Carried):
     """The bytes are not the claimed range. `index` and `offset` are those of the first bad entry; everything before it is valid."""
 
     def __init__(self, index: int, offset: int, reason: str) -> None:

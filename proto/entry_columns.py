@@ -14,6 +14,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from ledgermq.proto import kernels
+from ledgermq.proto.carried import Carried
 from ledgermq.proto.compression import COMPRESSED, DECOMPRESSED_MAX, decompress
 from ledgermq.proto.layout import (
     BODY_AT,
@@ -38,7 +39,7 @@ _ID_FIELD = f"{MESSAGE_ID}\x01".encode()
 _USUAL_ID = np.dtype("V34")
 
 
-class BadEntries(Exception):
+class BadEntries(Carried):
     """The bytes are not whole entries, or not the stored ones. `position` is that of the first bad entry, −1 for all."""
 
     def __init__(self, position: int, reason: str) -> None:

@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from ledgermq.proto import frame_properties, kernels
+from ledgermq.proto.carried import Carried
 from ledgermq.proto.compression import FIRST_BYTES, Compression
 from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
 from ledgermq.proto.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, Complaint
@@ -27,7 +28,7 @@ FEW = 4
 _SIZE = np.dtype("<u4")
 
 
-class BadFrame(Exception):
+class BadFrame(Carried):
     """The whole frame is refused. `position` is that of its first bad message, −1 if the reason is not a single message."""
 
     def __init__(self, position: int, reason: str, code: Code = Code.MESSAGE_CORRUPTED) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from ledgermq.proto.carried import Carried
+
 
 class Code(IntEnum):
     """Status codes of the contract that LedgerMQ sends or understands. `value // 100` is the HTTP-like class."""
@@ -136,7 +138,7 @@ MEANINGS: dict[Code, Meaning] = {
 }
 
 
-class LedgerError(Exception):
+class LedgerError(Carried):
     """A call that ended with a status other than OK. Raise one through `fail`, which picks the class."""
 
     def __init__(self, code: int, message: str, *, retryable: bool, at_fault: Fault) -> None:

@@ -6,21 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ledgermq.proto.carried import Carried
+
 NODE = "node://"
 STORE = "store://"
 """What the path of an object of tiered storage begins with (`objects.py`)."""
 NODE_FILE = "node.json"
 
 
-class NodeLost(Exception):
+class NodeLost(Carried):
     """A node could not be reached, or refused: one sentence says which node and why. `authority`: its HOST:PORT."""
 
     def __init__(self, authority: str, why: str) -> None:
         super().__init__(why)
         self.authority = authority
-
-    def __reduce__(self) -> tuple[type[NodeLost], tuple[str, str]]:
-        return NodeLost, (self.authority, str(self))
 
 
 def is_remote(path: str) -> bool:

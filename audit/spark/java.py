@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ledgermq.proto.carried import Carried
 from ledgermq.proto.status import ExitCode
 
 WRAPPER = """#!/bin/sh
@@ -42,7 +43,7 @@ QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Most of the work is done in Python, so an audit mostly notices Java's start, which these options make shorter."""
 
 
-class NoJava(Exception):
+class NoJava(Carried):
     """Spark cannot be started here. Carries the messages of the command line."""
 
     exit_code = ExitCode.USAGE

@@ -30,6 +30,7 @@ from ledgermq.audit.reading.decode import (
 )
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.walk import LogFile, Piece, Walk
+from ledgermq.proto.carried import Carried
 
 RAFT_TOPIC = "rmq_sys_ledgermq_raft"
 CONFIG_TOPIC = "rmq_sys_ledgermq_config"
@@ -51,7 +52,7 @@ BODY_AT = 48 + 88
 """Where the body begins in an entry (docs/format.md §3, §4)."""
 
 
-class Unreadable(Exception):
+class Unreadable(Carried):
     """The log cannot be followed as far as requested; the text says why."""
 
 

@@ -6,11 +6,12 @@ The caller's thread waits; objects of the loop are used only in the loop's threa
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from ledgermq.client.errors import BadArgument
+from ledgermq.client.errors import BadArgument, Unreachable
 
 T = TypeVar("T")
 DRAIN_S = 1.0
@@ -25,7 +26,9 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._stopping = False
+        self._ending = self._stopping = False
+        # Reentrant: a signal handler may close the client while its thread begins a call.
+        self._gate = threading.RLock()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -55,17 +58,23 @@ class Background:
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
         """Start a coroutine behind everything that was started before. Returns a function that waits for its result; an interruption of
-        that wait, such as Ctrl-C, cancels the coroutine. Raises BadArgument."""
+        that wait, such as Ctrl-C, cancels the coroutine. Raises BadArgument, also behind the beginning of `close`; the function raises
+        Unreachable if the coroutine did not end in its time."""
         try:
             self.check_may_wait()
+            with self._gate:
+                if self._ending or not self.alive:
+                    raise BadArgument("the client is closed", "open another one")
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except BadArgument:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
 
         def result() -> T:
             try:
                 return future.result()
+            except concurrent.futures.CancelledError as error:
+                raise Unreachable("the client was closed before the call had ended", "repeat it with another one") from error
             except BaseException:  # also on Ctrl-C: a caller that stops waiting does not want the result
                 future.cancel()
                 raise
@@ -93,7 +102,12 @@ class Background:
     def close(self) -> None:
         """Give coroutines that other threads wait for a short time to finish, then stop the loop. Raises BadArgument."""
         if self.alive:
-            self.wait(self._drain())
+            self.check_may_wait()
+            with self._gate:
+                # Behind everything that was begun.
+                drained = asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
+                self._ending = True
+            drained.result()
             self._stopping = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

@@ -31,7 +31,7 @@ from google.protobuf.message import Message
 from ledgermq.client.connection import DEFAULT_ENDPOINTS, FAILOVER_CODES, Address, AsyncConnection, parse_endpoints
 from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
 from ledgermq.client.service import LOG
-from ledgermq.client.transport import cause_of, failure_of, transport_code
+from ledgermq.client.transport import CHECK, cause_of, failure_of, transport_code
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.signature import Credentials
 
@@ -136,6 +136,7 @@ class LogConnection(AsyncConnection):
         self._leaders: dict[str, Address] = {}
 
     async def __aenter__(self) -> LogConnection:
+        await super().__aenter__()
         return self
 
     # -- who leads
@@ -193,18 +194,16 @@ class LogConnection(AsyncConnection):
         return self.channel_to(address).stream_stream(path, to_bytes, from_bytes)(metadata=self.metadata_to(address))
 
     async def _answered(self, method: str, request: Message, response: type[M], search: Search) -> M:
+        self._life.check()
         end, share_s = time.monotonic() + self.timeout_s, max(1.0, self.timeout_s / 2)
         while (left := end - time.monotonic()) > 0:
             address = await search.next_address(left)
-            call: Any = self.channel_to(address).unary_unary(LOG + method, type(request).SerializeToString, response.FromString)
             left = end - time.monotonic()
             try:
-                answer = await call(request, metadata=self.metadata_to(address), timeout=min(left, share_s))
+                answer: Any = await self.answer_of(address, LOG + method, request, response, min(left, share_s))
             except grpc.RpcError as error:
-                why = broken(address, error)
-                # A try that only the end of the caller's time cut short explains less than the one before it.
                 cut_short = left < share_s and transport_code(error) == grpc.StatusCode.DEADLINE_EXCEEDED
-                search.failed((cut_short and search.last) or why)
+                search.broke(address, error, cut_short=cut_short)
                 continue
             names = type(answer).DESCRIPTOR.fields_by_name
             if "redirect" in names and answer.HasField("redirect"):
@@ -235,6 +234,7 @@ class Search:
         """The endpoint that named the leader to try next."""
         self.last = ""
         """Why the last try failed; empty before the first one."""
+        self._remedy = CHECK
 
     async def next_address(self, pause_max_s: float = PAUSE_MAX_S) -> Address:
         """The address to try now: the known leader, or else the next endpoint. Waits for the pause that is due, at most `pause_max_s`."""
@@ -271,12 +271,19 @@ class Search:
         if not known and self._address is not None:
             self._miss(self._address)
         self.last = f"broker group {self._group} is led elsewhere" if known else f"broker group {self._group} has no leader"
+        self._remedy = CHECK
         self._due_s = self._pauses.next_s() if not known or self._pauses.tries else 0.0
         self._pauses.tries = max(1, self._pauses.tries)
 
-    def failed(self, why: str, retry_after_ms: int = 0) -> None:
+    def broke(self, address: Address, error: grpc.RpcError, *, cut_short: bool = False) -> None:
+        """The try ended in transport. `cut_short`: only because the caller's time ended, which explains less than the try before. Raises
+        Refused if no other try can succeed."""
+        last = self.last, self._remedy
+        self.failed(*(last if cut_short and self.last else broken(address, error)))
+
+    def failed(self, why: str, remedy: str = CHECK, retry_after_ms: int = 0) -> None:
         """The try failed, but a later try, or a try at another node, may succeed."""
-        self.last = why
+        self.last, self._remedy = why, remedy
         if self._address is not None:
             self._miss(self._address)
         self._due_s = max(self._pauses.next_s(), retry_after_ms / 1000)
@@ -295,14 +302,14 @@ class Search:
         error = problem_of(problem)
         if not error.retryable:
             raise error
-        self.last = error.what
+        self.last, self._remedy = error.what, CHECK
         self._due_s = max(self._pauses.next_s(), problem.retry_after_ms / 1000)
 
     def unreachable(self, timeout_s: float) -> Unreachable:
         """The error to raise after `timeout_s` without success."""
         endpoints = ";".join(str(address) for address in self._connection.addresses)
         what = f"no usable answer from {endpoints} within {timeout_s:g} s ({self.last or 'no endpoint was tried'})"
-        return Unreachable(what, "check the endpoints and that the nodes run")
+        return Unreachable(what, self._remedy)
 
 
 def problem_of(problem: pb.Problem) -> Refused:
@@ -312,8 +319,8 @@ def problem_of(problem: pb.Problem) -> Refused:
     return error
 
 
-def broken(address: Address, error: grpc.RpcError) -> str:
-    """Describe a broken call that may be retried. Raises Refused if a retry cannot help."""
+def broken(address: Address, error: grpc.RpcError) -> tuple[str, str]:
+    """What happened to a broken call that may be retried, and the remedy. Raises Refused if a retry cannot help."""
     if transport_code(error) not in RETRYABLE_CODES:
         raise failure_of(address, error) from error
-    return cause_of(address, error)[0]
+    return cause_of(address, error)

@@ -14,10 +14,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from ledgermq.client import arguments
 from ledgermq.client.connection import Address
 from ledgermq.client.errors import BadArgument, ClusterError, Refused, Unreachable
+from ledgermq.client.lifecycle import LoopLife
 from ledgermq.client.native.connection import NEARBY_RETRY_S, Located, LogConnection
 from ledgermq.client.native.delivery_log import Deliveries
 from ledgermq.client.native.fetching import Flow
@@ -68,10 +71,11 @@ class AsyncConsumer:
         given: dict[str, Any] = dict(options)
         wire = {"timeout_s": TIMEOUT_S, **{name: given.pop(name) for name in WIRE if name in given}}
         self.settings = ConsumerSettings(topic, **given)
+        self._life = LoopLife("consumer", "use it within its `async with` block, or call open() first")
+        self._connection = LogConnection(endpoints, **wire)
         group = self.settings.group
         names = [stored_name(self.settings.namespace, name) if name else "" for name in (topic, group)]
         self._log = Deliveries(self.settings.delivery_log, *names)
-        self._connection = LogConnection(endpoints, **wire)
         self._positions = Positions()
         self._places: tuple[Place, ...] = ()
         """Queues by number: counted over all broker groups, in the order of their names."""
@@ -99,11 +103,12 @@ class AsyncConsumer:
         self._reported_at = -PROGRESS_S
 
     async def __aenter__(self) -> AsyncConsumer:
-        try:
-            await self.open()
-        except BaseException:  # a cancelled opening must not leave a stream behind either
-            await self.close()
-            raise
+        with self._life.opening():
+            try:
+                await self._open()
+            except BaseException:  # a cancelled opening must not leave a stream behind either
+                await self.close()
+                raise
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
@@ -117,9 +122,15 @@ class AsyncConsumer:
     # -- open and close
 
     async def open(self) -> None:
-        """Find the topic and start reading, or join the group. Raises Unreachable or Refused."""
+        """Find the topic and start reading, or join the group. Raises Unreachable, Refused or BadArgument."""
+        with self._life.opening():
+            await self._open()
+
+    async def _open(self) -> None:
         self._returned.set()
-        self._locate(await self._connection.locate(self.settings.topic, self.settings.namespace))
+        located = await self._connection.locate(self.settings.topic, self.settings.namespace)
+        self._life.check_goes_on()
+        self._locate(located)
         self._starts = {place: start_of(self.settings.start, number) for number, place in enumerate(self._places)}
         if self.settings.group is None:
             self._begin(self._chosen())
@@ -138,8 +149,13 @@ class AsyncConsumer:
         self._start(self._watch())
 
     async def close(self) -> None:
-        """Commit processed batches (with auto_commit), leave the group, and end all streams."""
+        """Commit processed batches (with auto_commit), leave the group, and end all streams. A `next_batch` under way raises
+        BadArgument."""
         self.check_may_wait()
+        await self._life.end(self._close)
+
+    async def _close(self) -> None:
+        self._news.set()
         try:
             if self.settings.auto_commit and self._membership is not None and self._failure is None:
                 await self._commit(self._positions.to_commit(handed=False))
@@ -208,7 +224,7 @@ class AsyncConsumer:
         return [place for place in map(self._place, numbers) if place not in self._positions]
 
     def _place(self, number: int) -> Place:
-        if not 0 <= number < len(self._places):
+        if not isinstance(number, Integral) or not 0 <= number < len(self._places):
             what = f"topic {self.settings.topic} has no queue {number}"
             raise BadArgument(what, f"its queues are 0 to {len(self._places) - 1}")
         return self._places[number]
@@ -277,7 +293,8 @@ class AsyncConsumer:
             yield converted
 
     async def next_batch(self, wait_s: float | None = None) -> Batch | None:
-        """The next batch. None: none arrived within `wait_s`, or with `until_end` everything was read."""
+        """The next batch. None: none arrived within `wait_s`, or with `until_end` everything was read. Raises BadArgument outside of the
+        consumer's life."""
         batch = await self.offer(wait_s)
         self.seen()
         return batch
@@ -288,13 +305,16 @@ class AsyncConsumer:
 
     async def offer(self, wait_s: float | None = None) -> Batch | None:
         """As `next_batch`, for callers that can fail before the application has the batch: until `seen`, it comes again."""
+        patience_s = arguments.patience(wait_s, "wait_s")
+        self._life.check()
         self.check_may_wait()
         if self._unseen is None:
             self._positions.all_processed()
             self._returned.set()
         loop = asyncio.get_running_loop()
-        deadline = None if wait_s is None else loop.time() + wait_s
+        deadline = None if patience_s is None else loop.time() + patience_s
         while True:
+            self._life.check()
             if self._failure is not None:
                 raise self._failure
             if self._unseen is None and (batch := self._next_ready()) is not None:
@@ -423,15 +443,18 @@ class AsyncConsumer:
 
     def seek(self, queue: int, to: int | str | datetime) -> None:
         """Continue one queue at another place: an offset, `earliest`, `latest`, or the first message stored at or after a moment."""
+        self._life.check(closing=True)
         place = self._place(queue)
         if place not in self._positions:
             raise BadArgument(f"queue {queue} is not read here", "choose one of assigned()")
-        self._go(place, at_offset(to) if isinstance(to, int) else start_of(to, queue))
+        self._go(place, at_offset(to) if isinstance(to, int | Integral) else start_of(to, queue))
         self._restart([place])
 
     def seek_time(self, moment: datetime | int, queue: int | None = None) -> None:
         """Continue one queue, or all, with the first message stored at or after this moment (or milliseconds since 1970)."""
-        start = Start(store_ms=moment) if isinstance(moment, int) else start_of(moment, 0)
+        self._life.check(closing=True)
+        arguments.one_of(moment, "the moment", datetime, Integral)
+        start = Start(store_ms=int(moment)) if isinstance(moment, int | Integral) else start_of(moment, 0)
         places = list(self._positions) if queue is None else [self._place(queue)]
         for place in places:
             self._go(place, start)
@@ -449,6 +472,7 @@ class AsyncConsumer:
         Durable on a majority when it returns. Queues that were revoked in the meantime are left out. Raises BadArgument, Unreachable or
         Refused.
         """
+        self._life.check(closing=True)
         if self.settings.group is None:
             raise BadArgument("without a consumer group nothing is committed", "name a group")
         if offsets is None:
@@ -458,7 +482,8 @@ class AsyncConsumer:
                 handed[place] = min(handed[place], self._unseen.run.offset)
             await self._commit(handed)
         else:
-            await self._commit({self._place(queue): offset for queue, offset in offsets.items()})
+            arguments.one_of(offsets, "offsets", Mapping)
+            await self._commit({self._place(queue): arguments.count(offset, "an offset", 0) for queue, offset in offsets.items()})
 
     async def _commit(self, offsets: Mapping[Place, int]) -> None:
         async with self._committing:

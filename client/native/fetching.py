@@ -18,7 +18,7 @@ import grpc.aio
 
 from ledgermq.client.connection import Address
 from ledgermq.client.errors import Unreachable
-from ledgermq.client.native.connection import LogConnection, Search, broken
+from ledgermq.client.native.connection import LogConnection, Search
 from ledgermq.client.native.positions import Entries, Gap, Place, Positions, Run
 from ledgermq.client.native.wire import fetch_response
 from ledgermq.client.service import LOG
@@ -140,7 +140,7 @@ class Flow:
             try:
                 await self._read_at(address, search)
             except grpc.RpcError as error:
-                search.failed(broken(address, error))
+                search.broke(address, error)
             except (Gap, ValueError) as error:
                 search.failed(f"{address} sends what it should not: {error}")
             if self._complaint:

@@ -17,7 +17,7 @@ import grpc.aio
 
 from ledgermq.client.connection import Address
 from ledgermq.client.errors import Refused, Unreachable
-from ledgermq.client.native.connection import LogConnection, Search, broken
+from ledgermq.client.native.connection import LogConnection, Search
 from ledgermq.client.service import LOG
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
@@ -95,7 +95,7 @@ class Membership:
                 search.failed(error.what)
                 await self._let_everything_go()
             except grpc.RpcError as error:
-                search.failed(broken(address, error))
+                search.broke(address, error)
             except asyncio.InvalidStateError:
                 search.failed(f"{address} ends the membership")
             lost_s = _now() - self._lost_at

@@ -20,7 +20,7 @@ import grpc.aio
 import numpy as np
 
 from ledgermq.client.errors import Refused
-from ledgermq.client.native.connection import LogConnection, broken, problem_of
+from ledgermq.client.native.connection import LogConnection, problem_of
 from ledgermq.client.native.stream import ANSWER_TIMEOUT_S
 from ledgermq.client.service import LOG
 from ledgermq.proto import log_pb2 as pb
@@ -185,7 +185,7 @@ class NumberedWriter:
             self._search.failed(f"{self._address} answers nothing")
             return None
         except grpc.RpcError as error:
-            self._search.failed(broken(self._address, error))
+            self._search.broke(self._address, error)
             return None
         if response is grpc.aio.EOF:
             self._search.failed(f"{self._address} ended the stream")
@@ -228,7 +228,7 @@ class NumberedWriter:
             # If the broken stream did store these messages, the rejection only reports that; it is not a failure.
             if rejected.next_sequence <= self._pending[0][0] and not rejected.problem.retryable:
                 raise problem_of(rejected.problem)
-            self._search.failed(rejected.problem.message, rejected.problem.retry_after_ms)
+            self._search.failed(rejected.problem.message, retry_after_ms=rejected.problem.retry_after_ms)
         await self._resume()
 
     async def _resume(self) -> None:

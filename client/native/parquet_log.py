@@ -33,6 +33,8 @@ class ParquetLog(ABC, Generic[P]):
             import pyarrow.parquet as parquet
         except ImportError:
             raise BadArgument(f"a file of {self.what} needs pyarrow", "install it: pip install 'ledgermq[audit]'") from None
+        if not isinstance(path, str | Path):
+            raise BadArgument(f"{path!r} is no path", f"name a file for the {self.what}")
         self.path = Path(path)
         self.count = 0
         self._group_rows, self._group_s = group_rows, group_s
@@ -45,8 +47,9 @@ class ParquetLog(ABC, Generic[P]):
             raise BadArgument(f"{path} exists already", f"choose another file for the {self.what}") from None
         except BlockingIOError:
             raise BadArgument(f"another process is writing {path}", f"choose another file for the {self.what}") from None
-        except OSError as error:
-            raise BadArgument(f"{path} cannot be written ({error.strerror})", f"choose another file for the {self.what}") from error
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise BadArgument(f"{path} cannot be written ({why})", f"choose another file for the {self.what}") from error
         self._schema = self._columns()
         self._writer: Any = parquet.ParquetWriter(self._aside.file, self._schema)
 

@@ -15,8 +15,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from ledgermq.client import arguments
 from ledgermq.client.connection import DEFAULT_ENDPOINTS
 from ledgermq.client.errors import BadArgument, ClusterError, SendFailed, WrongKind
+from ledgermq.client.lifecycle import LoopLife, Stage
 from ledgermq.client.native.arrow_columns import columns_of
 from ledgermq.client.native.batches import OVERHEAD_BYTES, AnyFuture, Batch, Gathering, Message, Rows, RowsOfGroup, Sink
 from ledgermq.client.native.columns import Columns, Packing, copied, flat
@@ -30,7 +32,6 @@ from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.compression import Compression
 from ledgermq.proto.frames import COMPRESS_OVER_BYTES
 from ledgermq.proto.layout import Buffer
-from ledgermq.proto.names import topic_name
 from ledgermq.proto.signature import Credentials
 from ledgermq.proto.types import I32
 
@@ -76,20 +77,23 @@ class AsyncProducer:
         `linger_ms`: how long a frame waits for more messages; at 0 it waits only while other frames are in flight. `buffer_bytes`: bytes of
         unanswered messages before `send` waits. `timeout_s`: from the acceptance of a message until it fails. Bodies larger than
         `compress_over` are compressed. `memory`: acknowledge when a majority has the message in memory, if the topic allows it.
-        `receipt_log`: a Parquet file for all receipts. The other arguments are those of `Connection`."""
+        `receipt_log`: a Parquet file for all receipts. The other arguments are those of `Connection`. Raises BadArgument."""
         if compression not in COMPRESSIONS:
             raise BadArgument(f"there is no compression {compression!r}", "use 'lz4' or 'zstd'")
         wire: dict[str, Any] = {"credentials": credentials, "tls": tls, "ca": ca, "certificate": certificate}
-        self.connection = LogConnection(endpoints, timeout_s=min(timeout_s, CONNECT_TIMEOUT_S), **wire)
+        self._timeout_s = arguments.seconds(timeout_s, "timeout_s")
+        self.connection = LogConnection(endpoints, timeout_s=min(self._timeout_s, CONNECT_TIMEOUT_S), **wire)
         self.statistics = Statistics()
         self._topic, self._namespace = topic, namespace
-        packing = Packing(COMPRESSIONS[compression], compress_over)
-        stored = topic_name(namespace, topic)
-        self._settings = ProducerSettings(stored, name, batch_bytes, window_bytes, linger_ms / 1000, packing)
-        self._buffer_bytes = buffer_bytes
-        self._timeout_s = timeout_s
+        packing = Packing(COMPRESSIONS[compression], arguments.count(compress_over, "compress_over", 0))
+        stored = arguments.stored_topic(namespace, topic)
+        linger_s = arguments.seconds(linger_ms, "linger_ms", zero=True) / 1000
+        sizes = arguments.count(batch_bytes, "batch_bytes"), arguments.count(window_bytes, "window_bytes")
+        self._settings = ProducerSettings(stored, arguments.text(name, "the name"), *sizes, linger_s, packing)
+        self._buffer_bytes = arguments.count(buffer_bytes, "buffer_bytes")
         self._memory = memory
-        self._on_progress = on_progress
+        self._on_progress = arguments.function(on_progress, "on_progress")
+        arguments.one_of(receipt_log, "receipt_log", ReceiptLog, str, Path)
         self._own_log = receipt_log if not isinstance(receipt_log, str | Path) else ReceiptLog(receipt_log)
         self._closes_log = isinstance(receipt_log, str | Path)
         self._overhead = OVERHEAD_BYTES + len(stored.encode())
@@ -99,7 +103,10 @@ class AsyncProducer:
         self._watchers: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._run: tuple[ProducerStream, int] | None = None
-        self._closed = False
+        self._life = LoopLife("producer", "use it within its `async with` block, or call start() first")
+        self._flush_until_s: float | None = None
+        """When the callers of `close` stop waiting for outcomes."""
+        self._flushing: asyncio.Timeout | None = None
         self._yields = False
         """A frame is full: the next `send` yields to the event loop first."""
         self._failure: ClusterError | None = None
@@ -110,11 +117,12 @@ class AsyncProducer:
     # Begin and end
 
     async def __aenter__(self) -> AsyncProducer:
-        try:
-            await self.start()
-        except BaseException:  # a cancelled start must not leave tasks behind either
-            await self.close(0)
-            raise
+        with self._life.opening():
+            try:
+                await self._start()
+            except BaseException:  # a cancelled start must not leave tasks behind either
+                await self.close(0)
+                raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -127,7 +135,12 @@ class AsyncProducer:
 
     async def start(self) -> None:
         """Locate the topic. Raises Unreachable, Refused, or BadArgument for a topic whose messages come by the unary path."""
+        with self._life.opening():
+            await self._start()
+
+    async def _start(self) -> None:
         located = await self.connection.locate(self._topic, self._namespace)
+        self._life.check_goes_on()
         if located.kind not in KINDS:
             raise WrongKind(self._topic, located.kind)
         self._loop = asyncio.get_running_loop()
@@ -150,6 +163,7 @@ class AsyncProducer:
     async def refresh(self) -> None:
         """Ask now for queues that were added to the topic; the producer also asks every 30 seconds. Messages accepted before stay in their
         queues; later ones with an `order_key` may go to another queue. Raises Unreachable or Refused."""
+        self._life.check()
         located = await self.connection.locate(self._topic, self._namespace)
         self._check_open()
         self._router.learn(located)
@@ -179,18 +193,32 @@ class AsyncProducer:
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Wait, at most `timeout_s`, until every message is acknowledged or failed; the remaining ones then fail. Nothing is sent
-        afterwards. Raises the error that ended the producer before, such as receipts that could not be written."""
-        if self._closed:
+        afterwards. Of several callers, none waits longer than the least patient one wants. Raises the error that ended the producer
+        before, such as receipts that could not be written."""
+        self.hurry(arguments.patience(timeout_s, "timeout_s"))
+        await self._life.end(self._close)
+
+    def hurry(self, patience_s: float | None) -> None:
+        """Let the close that follows, or that is under way, wait at most this long for outcomes."""
+        if patience_s is None:
             return
-        self._closed = True
+        end = asyncio.get_running_loop().time() + patience_s
+        self._flush_until_s = end if self._flush_until_s is None else min(end, self._flush_until_s)
+        if self._flushing is not None and not self._flushing.expired():
+            self._flushing.reschedule(self._flush_until_s)
+
+    async def _close(self) -> None:
+        end = self._flush_until_s
+        patient = end is None or end > asyncio.get_running_loop().time()
         try:
-            if timeout_s != 0 and self._tasks:
-                async with asyncio.timeout(timeout_s):
-                    await self.flush()
+            if patient and self._tasks:
+                async with asyncio.timeout_at(end) as self._flushing:
+                    await self._flush()
         except TimeoutError:
             # Remaining messages fail below, each by its own future.
             pass
         finally:
+            self._flushing = None
             for task in self._tasks:
                 task.cancel()
             outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -203,7 +231,7 @@ class AsyncProducer:
             self._wake(self._watchers)
             await self.connection.close()
             if self._closes_log and self._own_log is not None:
-                self._close_log(self._own_log, bool(self._streams) and timeout_s != 0 and not self.statistics.failed)
+                self._close_log(self._own_log, bool(self._streams) and patient and not self.statistics.failed)
             for outcome in outcomes:
                 if isinstance(outcome, Exception):
                     raise outcome
@@ -223,6 +251,10 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Send gathered messages, and wait until every message has an outcome."""
+        self._life.check()
+        await self._flush()
+
+    async def _flush(self) -> None:
         streams: list[ProducerStream] = []
         try:
             while self.statistics.waiting:
@@ -239,6 +271,7 @@ class AsyncProducer:
     async def next_sequences(self) -> Mapping[str, int]:
         """Open the producer at every broker group. Returns the sequence number of its next message there; for a named producer this is the
         number of messages stored."""
+        self._life.check()
         streams = dict(self._streams)
         for stream in streams.values():
             stream.open()
@@ -275,7 +308,10 @@ class AsyncProducer:
             await asyncio.sleep(0)
         while not self.has_room(size):
             await self._wait(self._waiters)
-        future: asyncio.Future[Acknowledged] = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        if loop is not self._life.loop:
+            self._life.check()
+        future: asyncio.Future[Acknowledged] = loop.create_future()
         self._yields = self.accept(future, size, content, order_key, queue)
         return future
 
@@ -347,6 +383,7 @@ class AsyncProducer:
     async def _send_columns(
         self, columns: Columns, order_keys: Sequence[str] | None, queue: int | None
     ) -> asyncio.Future[BatchAcknowledged]:
+        self._life.check()
         self._check_open()
         count = len(columns)
         future: asyncio.Future[BatchAcknowledged] = self._loop.create_future()
@@ -415,8 +452,9 @@ class AsyncProducer:
     # Waiting
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise BadArgument("the producer is closed", "open another one")
+        # Once a message: what is more than a comparison is called only where it raises.
+        if self._life.stage is not Stage.OPEN:
+            self._life.check()
         if self._failure is not None:
             raise self._failure
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from numbers import Integral
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
+from ledgermq.client import arguments
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.delivery_log import DeliveryLog
 from ledgermq.client.native.positions import Start
@@ -98,17 +100,32 @@ class ConsumerSettings:
     delivery_log: DeliveryLog | str | Path | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.group is None and (self.auto_commit or self.start == "committed"):
             raise BadArgument("without a consumer group nothing can be committed", "name a group, or omit auto_commit and committed")
         if self.group is not None and self.queues is not None:
             raise BadArgument("the members of a consumer group cannot choose their queues", "omit group or queues")
-        if self.read_ahead_bytes < READ_AHEAD_LEAST:
-            raise BadArgument(f"read_ahead_bytes is {self.read_ahead_bytes}", f"give at least {READ_AHEAD_LEAST}: one message may be large")
-        if self.response_bytes <= 0 or self.commit_interval_s <= 0:
-            raise BadArgument("response_bytes and commit_interval_s have to be positive", "omit them, or give larger values")
         if self.read_from not in get_args(ReadFrom):
             raise BadArgument(f"{self.read_from!r} is not a place to read from", "give leader or nearest")
         start_of(self.start, 0)
+
+    def _check_types(self) -> None:
+        arguments.text(self.topic, "the topic")
+        arguments.text(self.namespace, "the namespace")
+        if self.group is not None:
+            arguments.text(self.group, "the group")
+        arguments.one_of(self.start, "start", str, datetime, Mapping)
+        # A text is a collection too, but of its letters.
+        for queue in arguments.collection(self.queues, "queues") if self.queues is not None else ():
+            arguments.count(queue, "a queue", 0)
+        for tag in arguments.collection(self.tags, "tags") if self.tags is not None else ():
+            arguments.text(tag, "a tag")
+        arguments.count(self.read_ahead_bytes, "read_ahead_bytes", READ_AHEAD_LEAST)
+        arguments.count(self.response_bytes, "response_bytes")
+        arguments.seconds(self.commit_interval_s, "commit_interval_s")
+        for name in ("on_assigned", "on_revoked", "on_progress"):
+            arguments.function(getattr(self, name), name)
+        arguments.one_of(self.delivery_log, "delivery_log", DeliveryLog, str, Path)
 
 
 def start_of(place: From, queue: int) -> Start:
@@ -121,6 +138,8 @@ def start_of(place: From, queue: int) -> Start:
         if place not in ("earliest", "latest", "committed"):
             raise BadArgument(f"{place!r} is not a place to start", "give earliest, latest, committed, a datetime, or {queue: offset}")
         return Start(earliest=place != "latest")
+    if not isinstance(place, Mapping):
+        raise BadArgument(f"{place!r} is not a place to start", "give earliest, latest, committed, a datetime, or {queue: offset}")
     offset = place.get(queue)
     if isinstance(offset, Start):
         return offset
@@ -129,6 +148,6 @@ def start_of(place: From, queue: int) -> Start:
 
 def at_offset(offset: int) -> Start:
     """A start at an offset. Raises BadArgument if it is negative."""
-    if offset < 0:
-        raise BadArgument(f"{offset} is not an offset", "the first message of a queue has offset 0")
-    return Start(offset=offset)
+    if not isinstance(offset, Integral) or offset < 0:
+        raise BadArgument(f"{offset!r} is not an offset", "the first message of a queue has offset 0")
+    return Start(offset=int(offset))

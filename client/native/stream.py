@@ -16,7 +16,7 @@ import grpc.aio
 
 from ledgermq.client.connection import Address
 from ledgermq.client.errors import ProducerFenced, Refused
-from ledgermq.client.native.connection import LogConnection, Search, broken
+from ledgermq.client.native.connection import LogConnection, Search
 from ledgermq.client.native.outcomes import Statistics
 from ledgermq.client.native.producer_session import UNKNOWN_PRODUCER, BadAnswer, ProducerSession, is_stale
 from ledgermq.client.service import LOG
@@ -111,7 +111,7 @@ class ProducerStream:
 
     def _failed(self, search: Search, address: Address, error: grpc.RpcError) -> None:
         try:
-            search.failed(broken(address, error))
+            search.broke(address, error)
         except Refused as refused:
             self._give_up(refused)
 

@@ -10,9 +10,10 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from ledgermq.client.errors import BadArgument
+from ledgermq.client.lifecycle import ThreadLife
 from ledgermq.client.native.arrow import schema
 from ledgermq.client.native.background import Background
 from ledgermq.client.native.consumer import AsyncConsumer
@@ -40,36 +41,42 @@ class Consumer:
     def __init__(self, endpoints: str, topic: str, **options: Unpack[ConsumerOptions]) -> None:
         """The arguments of `AsyncConsumer`."""
         given: dict[str, Any] = dict(options)
-        aside = {name: _aside(given[name]) for name in CALLBACKS if given.get(name) is not None}
+        aside = {name: _aside(given[name]) for name in CALLBACKS if callable(given.get(name))}
         self._consumer = AsyncConsumer(endpoints, topic, **(given | aside))
         self._background: Background | None = None
+        self._life = ThreadLife("consumer", "use it within its `with` block")
 
     @property
     def settings(self) -> ConsumerSettings:
         return self._consumer.settings
 
     def __enter__(self) -> Consumer:
-        self._background = Background("ledgermq-consumer")
-        try:
-            self._background.wait(self._consumer.__aenter__())
-        except BaseException:  # Ctrl-C too must not leave the thread running
-            self._background.close()
-            raise
+        with self._life.opening():
+            self._background = Background("ledgermq-consumer")
+            try:
+                self._background.wait(self._consumer.__aenter__())
+            except BaseException:  # Ctrl-C too must not leave the thread running
+                self._life.end(self._background.close)
+                raise
         return self
 
-    def __exit__(self, kind: object, *rest: object) -> None:
-        self._loop.check_may_wait()
-        self._consumer.check_may_wait()
-        loop, self._background = self._loop, None
-        try:
-            loop.wait(self._consumer.__aexit__(kind, *rest))
-        finally:
-            loop.close()
+    def __exit__(self, *raised: object) -> None:
+        if self._background is not None:
+            self._background.check_may_wait()
+            self._consumer.check_may_wait()
+        self._life.end(partial(self._close, *raised))
+
+    def _close(self, *raised: object) -> None:
+        if self._background is not None:
+            try:
+                self._background.wait(self._consumer.__aexit__(*raised))
+            finally:
+                self._background.close()
 
     @property
     def _loop(self) -> Background:
-        if self._background is None or not self._background.alive:
-            raise BadArgument("the consumer is not open in this process", "use it within its `with` block")
+        self._life.check(closing=True)
+        assert self._background is not None, "it was opened"
         return self._background
 
     def batches(self) -> Iterator[Batch]:

@@ -11,11 +11,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
+from ledgermq.client import arguments
 from ledgermq.client.connection import DEFAULT_ENDPOINTS
 from ledgermq.client.errors import BadArgument, ClusterError, SendFailed
+from ledgermq.client.lifecycle import ThreadLife, is_inherited
 from ledgermq.client.native.background import Background
 from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, Statistics
 from ledgermq.client.native.producer import AsyncProducer, Content, Keys
@@ -102,15 +106,16 @@ class Producer:
         """Messages handed over by threads, for the loop to take."""
         self._handed_bytes = 0
         self._woken = False
-        self._closed = False
+        self._life = ThreadLife("producer", "use it within its `with` block")
 
     def __enter__(self) -> Producer:
-        self._background = Background("ledgermq-producer")
-        try:
-            self._do(self._producer.start())
-        except BaseException:  # Ctrl-C too must not leave the thread running
-            self.close(0)
-            raise
+        with self._life.opening():
+            self._background = Background("ledgermq-producer")
+            try:
+                self._background.wait(self._producer.start())
+            except BaseException:  # Ctrl-C too must not leave the thread running
+                self.close(0)
+                raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -140,10 +145,13 @@ class Producer:
         content = Content.of(body, tag, keys, properties)
         size = self._producer.size_of(content)
         future: Outcome[Acknowledged] = Outcome(self._background)
+        if is_inherited():
+            # Before the lock, which the fork may have copied while another thread held it.
+            self._life.check()
         with self._room:
             if not self._has_room(size):
                 self._check_open().check_may_wait()
-                self._room.wait_for(lambda: self._closed or self._has_room(size))
+                self._room.wait_for(lambda: self._life.ended or self._has_room(size))
             loop = self._check_open()
             self._handed.append((future, size, content, order_key, queue))
             self._handed_bytes += size
@@ -195,16 +203,21 @@ class Producer:
 
     def close(self, timeout_s: float | None = None) -> None:
         """As AsyncProducer.close; also ends the thread. Raises BadArgument in a callback."""
+        patience_s = arguments.patience(timeout_s, "timeout_s")
         if self._background is not None:
             self._background.check_may_wait()
+        if self._life.ended and self._background is not None and self._background.alive:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                self._background.soon(partial(self._producer.hurry, patience_s))
+        self._life.end(partial(self._end, patience_s))
+
+    def _end(self, patience_s: float | None) -> None:
         with self._room:
-            if self._closed:
-                return
-            self._closed = True
+            # Whoever handed over a message, or began a call, has done so; whoever waits for room learns of the end.
             self._room.notify_all()
         if self._background is not None and self._background.alive:
             try:
-                self._background.wait(self._close(timeout_s))
+                self._background.wait(self._close(patience_s))
             except BaseException:
                 # Ctrl-C may have come before the end began, which gives an outcome to what is not answered.
                 self._background.wait(self._close(0))
@@ -223,20 +236,20 @@ class Producer:
 
     def _check_open(self) -> Background:
         """The loop's thread. It exists only inside the `with` block, and not in a process forked inside it. Raises BadArgument."""
-        if self._closed:
-            raise BadArgument("the producer is closed", "open another one")
+        self._life.check()
         if self._background is None or not self._background.alive:
-            raise BadArgument("the producer is not open in this process", "use it within its `with` block")
+            raise BadArgument("the producer's thread has ended", "open another producer")
         return self._background
 
     def _do(self, work: Coroutine[Any, Any, R]) -> R:
-        with self._room:
-            # Under the lock of `close`, so work handed over here arrives before the end.
-            try:
+        try:
+            self._life.check()
+            with self._room:
+                # Under the lock of `close`, so work handed over here arrives before the end.
                 outcome = self._check_open().begin(work)
-            except BadArgument:
-                work.close()
-                raise
+        except BadArgument:
+            work.close()
+            raise
         return outcome()
 
     def _chained(self, sending: Coroutine[Any, Any, asyncio.Future[R]]) -> Future[R]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
-from ledgermq.client.errors import BadArgument
+from ledgermq.client.errors import ClusterError
+from ledgermq.client.lifecycle import ThreadLife
 from ledgermq.client.native.background import Background
 from ledgermq.client.native.connection import Located, LogConnection
 from ledgermq.client.native.numbered import Chunk, NumberedWriter
@@ -32,17 +33,22 @@ class TaskConnection:
         """The arguments of `LogConnection`."""
         self._connection = LogConnection(endpoints, **{"timeout_s": TIMEOUT_S, **options})
         self._background: Background | None = None
+        self._life = ThreadLife("connection", "use it within its `with` block")
 
     def __enter__(self) -> TaskConnection:
-        self._background = Background("ledgermq-task")
+        with self._life.opening():
+            self._background = Background("ledgermq-task")
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._background is not None, "it was entered"
-        try:
-            self.do(self._connection.close())
-        finally:
-            self._background.close()
+        self._life.end(self._close)
+
+    def _close(self) -> None:
+        if self._background is not None:
+            try:
+                self._background.wait(self._connection.close())
+            finally:
+                self._background.close()
 
     def guard_secret(self) -> None:
         """As `Connection.guard_secret`."""
@@ -50,9 +56,12 @@ class TaskConnection:
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and return its result."""
-        if self._background is None:
+        try:
+            self._life.check()
+        except ClusterError:
             work.close()
-            raise BadArgument("the connection is not open", "use it within its `with` block")
+            raise
+        assert self._background is not None, "it was opened"
         return self._background.wait(work)
 
     def locate(self, topic: str, namespace: str = "") -> Located:

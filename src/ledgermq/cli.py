@@ -223,10 +223,10 @@ def run(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # the outermost frame: any other exception is a bug or has its own exit status
-        return _unexpected(error)
+        return _unexpected(error, sys.argv[1:] if args is None else args)
 
 
-def _unexpected(error: Exception) -> int:
+def _unexpected(error: Exception, words: Sequence[str] = ()) -> int:
     code, what, remedy = (getattr(error, name, None) for name in ("exit_code", "what", "remedy"))
     if isinstance(code, int) and what and remedy:
         if shown := getattr(error, "shown", ""):
@@ -239,6 +239,10 @@ def _unexpected(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in FULL:
         where = f" ({error.filename})" if error.filename else ""
         say_error(f"cannot write: {error.strerror}{where}; free disk space, then run the command again")
+        return ExitCode.USAGE
+    if isinstance(error, UnicodeEncodeError) and any(error.object[error.start : error.end] in word for word in words):
+        # A path may have any bytes, so only whoever needs text can tell.
+        say_error(f"{ascii(error.object)[1:-1]} is no valid UTF-8; correct this argument")
         return ExitCode.USAGE
     with tempfile.NamedTemporaryFile("w", prefix="ledgermq-bug-", suffix=".txt", delete=False) as report:
         traceback.print_exception(error, file=report)

@@ -205,6 +205,21 @@ def test_no_permission(node: FakeNode, place: Path, capfd: pytest.CaptureFixture
     assert all(len(requests) == 1 for requests in node.requests.values())
 
 
+TEXTS = [(row, at) for row in ROWS for at, word in enumerate(ROWS[row]) if word[:2] != "--" and "." not in word and word != "new"]
+"""The place of every argument that is no path. `bench` counts refused calls, for its whole duration."""
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize(("row", "at"), [place for place in TEXTS if not place[0].startswith("bench")])
+def test_an_argument_that_is_no_utf_8(node: FakeNode, place: Path, capfd: pytest.CaptureFixture[str], row: str, at: int) -> None:
+    """As Python reads the byte ff from a command line: a mistake of the caller, or a name that nothing has. Only a path may have it."""
+    pytest.importorskip("pyarrow")
+    words = [word + "\udcff" * (number == at) for number, word in enumerate(ROWS[row])]
+    code = cli.run([*row.split(" --")[0].split(), *words, "--endpoints", node.endpoint])
+    out, err = capfd.readouterr()
+    assert code in (4, 64) and not out and "Traceback" not in err and "internal error" not in err
+
+
 class Interrupt:
     """The answer to a call during which Ctrl-C is pressed. It comes when the command has ended."""
 

@@ -7,7 +7,6 @@ import asyncio
 import threading
 from array import array
 from collections.abc import Awaitable, Callable
-from concurrent.futures import CancelledError
 from inspect import signature
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,7 +18,6 @@ import pytest
 from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Consumer, Producer, Refused, SendFailed
 from ledgermq.client.connection import Address
 from ledgermq.client.errors import ClusterError
-from ledgermq.client.native import background
 from ledgermq.client.native.batches import Batch, Futures, Gathering
 from ledgermq.client.native.columns import Columns
 from ledgermq.client.native.connection import Latencies, broken
@@ -360,16 +358,6 @@ def test_a_misspelt_option_is_seen_by_type_checkers() -> None:
         assert list(signature(blocking).parameters.values()) == list(signature(asynchronous).parameters.values()), name
 
 
-def test_a_background_loop_that_ends_leaves_no_thread_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that outlasts the patience of `close` ends there."""
-    monkeypatch.setattr(background, "DRAIN_S", 0.05)
-    loop = background.Background("test")
-    waiting = loop.begin(asyncio.sleep(3600))
-    loop.close()
-    with pytest.raises(CancelledError):
-        waiting()
-
-
 def threads(scenario: Callable[[Producer, list[FakeLogNode]], None], **options: Any) -> list[FakeBrokerGroup]:
     async def main() -> list[FakeBrokerGroup]:
         async with fake_log(1) as (nodes, groups), asyncio.timeout(30):
@@ -501,7 +489,7 @@ def test_a_consumer_for_threads_outside_of_its_block_says_so() -> None:
 def test_a_write_that_meets_the_end_of_its_stream_is_no_refusal() -> None:
     """The transport reports that as INTERNAL, whatever the node said: messages are sent again."""
     found = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata())
-    assert "INTERNAL" in broken(Address("127.0.0.1", 1), found)
+    assert "INTERNAL" in broken(Address("127.0.0.1", 1), found)[0]
     found = grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata())
     with pytest.raises(Refused):
         broken(Address("127.0.0.1", 1), found)

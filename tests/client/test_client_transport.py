@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Refused, Unreachable
+from ledgermq.client.native.connection import LogConnection
 from ledgermq.node.frontend.security import minting
 from tests.client.fake_cluster import fake_nodes
 
@@ -64,6 +66,30 @@ def test_an_http_port() -> None:
     with listening(http) as port:
         found = failure(port)
     assert "is an HTTP port" in found.what and "client_port" in found.remedy
+
+
+def native_failure(port: int, **options: object) -> Unreachable:
+    async def locate() -> Unreachable:
+        async with LogConnection(f"127.0.0.1:{port}", timeout_s=0.5, **options) as connection:  # type: ignore[arg-type]
+            with pytest.raises(Unreachable) as caught:
+                await connection.locate("t")
+        return caught.value
+
+    return asyncio.run(locate())
+
+
+@pytest.mark.parametrize("fail", [failure, native_failure])
+@pytest.mark.parametrize("words", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"])
+def test_tls_against_a_port_without_it(words: bytes, fail: Callable[..., Unreachable]) -> None:
+    """The advice is to omit TLS, not to use it: whether the node answers the first bytes, or closes the connection at them."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(10)  # what is not read makes the end a reset
+        connection.sendall(words)
+
+    with listening(answer) as port:
+        found = fail(port, tls=True)
+    assert "TLS" in found.what and "without TLS" in found.remedy and "require" not in found.remedy
 
 
 @pytest.mark.parametrize("words", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"])
