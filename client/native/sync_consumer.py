@@ -40,7 +40,7 @@ class Consumer:
     def __init__(self, endpoints: str, topic: str, **options: Unpack[ConsumerOptions]) -> None:
         """The arguments of `AsyncConsumer`."""
         given: dict[str, Any] = dict(options)
-        aside = {name: _aside(given[name]) for name in CALLBACKS if given.get(name) is not None}
+        aside = {name: _aside(given[name]) for name in CALLBACKS if callable(given.get(name))}
         self._consumer = AsyncConsumer(endpoints, topic, **(given | aside))
         self._background: Background | None = None
 
