@@ -3,9 +3,9 @@
 Probes and load balancers ask from other machines, also where clients must authenticate: they get the verdict, and neither names nor
 reasons. Those, and `/metrics`, are for callers on this machine, unless the configuration opens them (`NodeConfig.opens_http`).
 
-A node is ready if every broker group hosted here has a known leader, this replica has applied everything it knows to be committed, a leader
-on this node serves, and the controller knows the broker groups, so that topics can be created. Both health answers come from the loop,
-between two turns of the groups, so a node whose turns stand still does not answer.
+A node is ready if every broker group hosted here has a known leader, the peers take what this replica sends, it has applied everything it
+knows to be committed, a leader on this node serves, and the controller knows the broker groups, so that topics can be created. Both health
+answers come from the loop, between two turns of the groups, so a node whose turns stand still does not answer.
 """
 
 from __future__ import annotations
@@ -41,12 +41,18 @@ class Health:
     """The node's health and readiness, for the HTTP pages and the gRPC health service."""
 
     def __init__(
-        self, engine: Engine, unknown_groups: Callable[[], Sequence[str]], obstacles: Callable[[str], Sequence[str]] = lambda group: ()
+        self,
+        engine: Engine,
+        unknown_groups: Callable[[], Sequence[str]],
+        obstacles: Callable[[str], Sequence[str]] = lambda group: (),
+        unheard: Callable[[str], Sequence[str]] = lambda group: (),
     ) -> None:
-        """`obstacles` returns what may keep a broker group from having a leader, as far as this node can know."""
+        """`obstacles` returns what may keep a broker group from having a leader, as far as this node can know; `unheard` why peers ignore
+        what the replica here sends."""
         self._engine = engine
         self._unknown_groups = unknown_groups
         self._obstacles = obstacles
+        self._unheard = unheard
         self.draining = False
 
     async def statuses(self) -> dict[str, ReplicaStatus]:
@@ -79,6 +85,9 @@ class Health:
             yield from self._obstacles(group)
         elif view.members is not None and status.node in view.members.returning:
             yield f"broker group {group}: this replica lost its data directory, copies the log, and is a voter again when it has caught up"
+        elif unheard := self._unheard(group):
+            yield f"broker group {group}: this replica does not count"
+            yield from unheard
         elif status.role is Role.LEADER and not view.serving:
             yield f"broker group {group}: this node leads but does not serve yet"
             if view.short:

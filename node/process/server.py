@@ -287,7 +287,7 @@ class Node:
         self.replicas = Replicas(config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers)
         self._users = UserAdmin(self.controller, sealer)
         self._build_admin(receipt_keys)
-        self.health = Health(self.engine, self._unknown_groups, self._obstacles)
+        self.health = Health(self.engine, self._unknown_groups, self._obstacles, self._peer_identities.unheard)
         figures = TopicFigures(config.cluster_id, config.node, self.engine, self.clock.now_ms, config.metrics.series_max)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
         speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
@@ -304,7 +304,7 @@ class Node:
     def _build_admin(self, receipt_keys: ReceiptKeys) -> None:
         config, engine, forwarder, controller, links = self.config, self.engine, self.forwarder, self.controller, self.peers.links
         self.overview = Overview(config, engine, links, self.roster, self._placement)
-        self.overview.clock = self.clock.standing
+        self.overview.clock, self.overview.unheard = self.clock.standing, self._peer_identities.unheard
         self.overview.storage, self.overview.digest_exchange, self.overview.tiering = self.retainer, self.digest_exchange, self._tiering
         self.leadership = Leadership(config.node, engine, forwarder, self._placement)
         self.upgrades = Upgrades(engine, forwarder, controller, self.overview)
@@ -661,9 +661,8 @@ class Node:
         waits = self._formation_check.obstacles(group)
         links = [link for _, link in sorted(self.peers.links.items())]
         waits += [f"peer {link.peer}: {link.refusal}" for link in links if link.refusal is not None]
-        barred, objections = sorted(self._peer_identities.barred.items()), sorted(self._peer_identities.objections.items())
-        waits += [f"not heard: {why}" for (name, _), why in barred if name == group]
-        return waits + [f"not heard by {node}: {why}" for (name, node), why in objections if name == group]
+        barred = sorted(self._peer_identities.barred.items())
+        return waits + [f"not heard: {why}" for (name, _), why in barred if name == group] + self._peer_identities.unheard(group)
 
     def _queued_bytes(self) -> dict[str, int]:
         return {name: link.queued_bytes for name, link in self.peers.links.items()}
