@@ -282,31 +282,40 @@ class AsyncConsumer:
 
     def _next_ready(self) -> Batch | None:
         while self._ready:
-            came = self._ready.popleft()
-            self._flows[came.place.broker_group].taken(len(came.entries))
-            if not self._positions.current(came.place, came.generation):
+            batch = self._first_of(self._ready.popleft())
+            if batch is None:
                 continue
-            run = self._positions.until_target(came) if self.settings.until_end else came
-            if run is None:
-                continue
-            try:
-                batch = Batch.read(run, self._places.index(run.place), self.settings.verify)
-            except BadEntries as error:
-                self._distrust(run, error)
-                continue
-            self._positions.hand(run)
+            self._positions.hand(batch.run)
             if self.settings.tags is not None:
                 batch = batch.with_tags(self.settings.tags)
                 if not len(batch):
                     # The batch is empty after filtering, so the application has nothing to process.
                     self._positions.all_processed()
                     continue
-            self._log.delivered(run.place, batch)
+            self._log.delivered(batch.run.place, batch)
             self._messages += len(batch)
             self._bytes += batch.entry_bytes
             self._batches += 1
             return batch
         return None
+
+    def _first_of(self, came: Run) -> Batch | None:
+        """The next batch of a run that came, of which the rest is ready again; None if nothing of the run is wanted, or it is damaged."""
+        s = self.settings
+        batch = rest = None
+        if self._positions.current(came.place, came.generation):
+            run = self._positions.until_target(came) if s.until_end else came
+            if run is not None:
+                try:
+                    batch = Batch.read(run, self._places.index(run.place), s.verify, s.batch_bytes, s.expansion)
+                    rest = batch.rest(run)
+                except BadEntries as error:
+                    self._distrust(run, error)
+        if rest is not None:
+            self._ready.appendleft(rest)
+        else:
+            self._flows[came.place.broker_group].taken(len(came.entries))
+        return batch
 
     def _distrust(self, run: Run, error: BadEntries) -> None:
         """Read a damaged run again: it may have been damaged in transit."""

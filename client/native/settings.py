@@ -11,8 +11,10 @@ from typing import Literal, TypedDict, get_args
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.delivery_log import DeliveryLog
 from ledgermq.client.native.positions import Start
+from ledgermq.client.native.received import BATCH_BYTES
 from ledgermq.client.native.statistics import ConsumerStatistics
 from ledgermq.client.reading import ms_of
+from ledgermq.proto.compression import Expansion
 from ledgermq.proto.signature import Credentials
 
 From = str | datetime | Mapping[int, int] | Mapping[int, Start]
@@ -23,6 +25,8 @@ QueuesChanged = Callable[[tuple[int, ...]], Awaitable[None] | None]
 READ_AHEAD_BYTES = 32 << 20
 READ_AHEAD_LEAST = 1 << 20
 RESPONSE_BYTES = 1 << 20
+BATCH_BYTES_MAX = 1 << 30
+"""An Arrow column has offsets of 31 bits, and a batch may exceed its limit by one message."""
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -48,6 +52,11 @@ class ConsumerOptions(TypedDict, total=False):
     """Limit on the bytes of entries in flight or waiting, over all broker groups."""
     response_bytes: int
     """Approximate limit on a batch, in bytes of entries."""
+    batch_bytes: int
+    """Limit on the bodies of a batch, decompressed (default: 32 MiB). A longer one becomes several batches; one message always fits."""
+    expansion_max: int | None
+    """A body that would become more than this many times as long by decompression is handed out as it is stored (default: no limit but that
+    of a message, 4 MiB). See `Batch.bodies`."""
     auto_commit: bool
     """Commit a batch automatically when the next one is requested."""
     commit_interval_s: float
@@ -86,6 +95,8 @@ class ConsumerSettings:
     verify: bool = True
     read_ahead_bytes: int = READ_AHEAD_BYTES
     response_bytes: int = RESPONSE_BYTES
+    batch_bytes: int = BATCH_BYTES
+    expansion_max: int | None = None
     auto_commit: bool = False
     commit_interval_s: float = 1.0
     on_assigned: QueuesChanged | None = None
@@ -102,9 +113,18 @@ class ConsumerSettings:
             raise BadArgument(f"read_ahead_bytes is {self.read_ahead_bytes}", f"give at least {READ_AHEAD_LEAST}: one message may be large")
         if self.response_bytes <= 0 or self.commit_interval_s <= 0:
             raise BadArgument("response_bytes and commit_interval_s have to be positive", "omit them, or give larger values")
+        if not 0 < self.batch_bytes <= BATCH_BYTES_MAX:
+            raise BadArgument(f"batch_bytes is {self.batch_bytes}", f"give 1 to {BATCH_BYTES_MAX}")
+        if self.expansion_max is not None and self.expansion_max < 1:
+            raise BadArgument(f"expansion_max is {self.expansion_max}", "give at least 1, or omit it")
         if self.read_from not in get_args(ReadFrom):
             raise BadArgument(f"{self.read_from!r} is not a place to read from", "give leader or nearest")
         start_of(self.start, 0)
+
+    @property
+    def expansion(self) -> Expansion:
+        """What a body may become."""
+        return Expansion(ratio=self.expansion_max)
 
 
 def start_of(place: From, queue: int) -> Start:
