@@ -302,7 +302,8 @@ class AsyncConsumer:
     def _first_of(self, came: Run) -> Batch | None:
         """The next batch of a run that came, of which the rest is ready again; None if nothing of the run is wanted, or it is damaged."""
         s = self.settings
-        batch = rest = None
+        batch: Batch | None = None
+        rest: Run | None = None
         if self._positions.current(came.place, came.generation):
             run = self._positions.until_target(came) if s.until_end else came
             if run is not None:
