@@ -109,7 +109,8 @@ def _of_group(group: pb.BrokerGroupInfo) -> Iterator[Finding]:
         if replica.HasField("fenced"):
             yield Finding(Severity.WARNING, f"{place} has stopped: {replica.fenced}")
         elif replica.HasField("state") and replica.state != "running":
-            yield Finding(Severity.WARNING, f"{place} is {replica.state}")
+            why = f": {replica.rebuild.reason}" if replica.rebuild.reason else ""
+            yield Finding(Severity.WARNING, f"{place} is {replica.state}{why}")
 
 
 def _what_helps(group: pb.BrokerGroupInfo) -> str:

@@ -19,9 +19,12 @@ from ledgermq.client import render
 from ledgermq.client.commands import DURATION, SIZE, Meter, cluster_command, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument
+from ledgermq.proto.properties import UNDECODED
 
 if TYPE_CHECKING:
     from ledgermq.client.native.sinking import Sink
+
+EXPANSION_HELP = "Write a body as it is stored if decompression makes it more than this many times as long (none: no limit below 4 MiB)."
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,6 +38,7 @@ def sink_options(partition: str, roll_size: str, roll_every: str) -> Callable[[F
             click.option("--partition", type=kinds, default="day", show_default=True, help=partition),
             click.option("--roll-size", type=SIZE, default="128MiB", show_default=True, help=roll_size),
             click.option("--roll-every", "roll_s", type=DURATION, default="1m", show_default=True, help=roll_every),
+            click.option("--expansion-max", type=click.IntRange(1), help=EXPANSION_HELP),
             click.option("--until-empty", "until_empty_s", type=DURATION, help="Stop when no message arrived for this long."),
         ]
         for option in reversed(options):
@@ -74,6 +78,7 @@ def parquet(
     roll_size: int,
     roll_s: float,
     until_empty_s: float | None,
+    expansion_max: int | None,
     namespace: str,
     as_json: bool,
 ) -> None:
@@ -102,7 +107,7 @@ def parquet(
     def opened(cluster: str, topic: str) -> Sink:
         return ParquetSink(directory, cluster, topic, partition, roll_size, roll_s)
 
-    _run(connection, topic_name, namespace, opened, until_empty_s, "files", as_json)
+    _run(connection, topic_name, namespace, opened, until_empty_s, expansion_max, "files", as_json)
 
 
 @sink.command("iceberg")
@@ -124,6 +129,7 @@ def iceberg(
     roll_size: int,
     roll_s: float,
     until_empty_s: float | None,
+    expansion_max: int | None,
     namespace: str,
     as_json: bool,
 ) -> None:
@@ -159,7 +165,7 @@ def iceberg(
     def opened(cluster: str, topic: str) -> Sink:
         return IcebergSink(IcebergTable(table_name, partition), cluster, topic, roll_size, roll_s)
 
-    _run(connection, topic_name, namespace, opened, until_empty_s, "commits", as_json)
+    _run(connection, topic_name, namespace, opened, until_empty_s, expansion_max, "commits", as_json)
 
 
 def _check_positive(roll_size: int, roll_s: float) -> None:
@@ -173,6 +179,7 @@ def _run(
     namespace: str,
     opened: Callable[[str, str], Sink],
     until_empty_s: float | None,
+    expansion_max: int | None,
     parts: str,
     as_json: bool,
 ) -> None:
@@ -185,12 +192,15 @@ def _run(
             meter.expect(None if lag is None else rows + lag, None)
             meter.show(rows)
 
-        sinking = Sinking(connection, topic, namespace, show)
+        sinking = Sinking(connection, topic, namespace, show, expansion_max)
         # Ctrl-C is the normal end of following a topic.
         with suppress(KeyboardInterrupt):
             asyncio.run(sinking.run(opened, until_empty_s))
     if sinking.skipped:
         print(f"warning: retention removed {sinking.skipped} messages before they were read", file=sys.stderr)
+    if sinking.undecoded:
+        what = f"{sinking.undecoded} messages have a body that is not what it says or becomes too large"
+        print(f"warning: {what}; it was written as it is stored, and the property {UNDECODED} names its compression", file=sys.stderr)
     if sinking.unproven:
         what = f"retention removed the last message written of {sinking.unproven} queues, so that it could not be compared with the log"
         print(f"warning: {what}", file=sys.stderr)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from enum import Enum
+from typing import NamedTuple
 
 import lz4.frame
 import zstandard
@@ -36,6 +37,23 @@ class Compression(Enum):
     ZSTD = COMPRESSED | ZSTD_FLAG
 
 
+class Expansion(NamedTuple):
+    """How large a body may become: in bytes, and as a multiple of its stored length (None: any multiple)."""
+
+    limit_bytes: int = DECOMPRESSED_MAX
+    ratio: int | None = None
+
+    def of(self, stored: int) -> int:
+        """The limit of a body of this stored length."""
+        return self.limit_bytes if self.ratio is None else min(self.limit_bytes, self.ratio * stored)
+
+
+EXPANSION = Expansion()
+_NAMES = {LZ4_FLAG: "lz4", ZSTD_FLAG: "zstd", ZLIB_FLAG: "zlib"}
+_RATIO_MAX = {LZ4_FLAG: 255, ZLIB_FLAG: 1032}
+"""What one byte of such a frame can at most become, by its format: a match of LZ4 grows by 255 with each further byte, one of deflate has
+at most 258 bytes in two bits. A ZSTD frame repeats a byte without such a bound."""
+
 FIRST_BYTES = {Compression.LZ4.value: b"\x04\x22\x4d\x18", Compression.ZSTD.value: b"\x28\xb5\x2f\xfd"}
 """SYSFLAG → the first bytes of such a body."""
 
@@ -61,14 +79,40 @@ def compress(body: Buffer, kind: Compression) -> bytes:
     return compressor(kind)(body)
 
 
-def decompress(body: Buffer, sysflag: int, limit: int = DECOMPRESSED_MAX) -> bytes:
-    """The original body; `body` itself if SYSFLAG says it is not compressed. Raises BadBody; never produces more than `limit` bytes."""
+def compression_of(sysflag: int) -> str | None:
+    """The name of the compression of a body; None: it is not compressed."""
+    return _NAMES.get(sysflag & COMPRESSORS, "unknown") if sysflag & COMPRESSED else None
+
+
+def length_max(body: Buffer, sysflag: int, expansion: Expansion = EXPANSION) -> int:
+    """The length that the body can at most have after `decompress`, without decompressing it: what its frame states, or else what its
+    format allows. The stored length if the frame is refused for what it states: such a body is handed on as it is."""
+    stored = len(body)
+    limit, kind = expansion.of(stored), sysflag & COMPRESSORS
+    if not sysflag & COMPRESSED:
+        return stored
+    try:
+        if kind == ZSTD_FLAG:
+            told = zstandard.frame_content_size(body)
+        else:
+            told = lz4.frame.get_frame_info(body)["content_size"] if kind == LZ4_FLAG else 0
+    except (RuntimeError, zstandard.ZstdError):
+        # It is no such frame.
+        return stored
+    if told > limit:
+        return stored
+    return told if told > 0 else min(limit, _RATIO_MAX.get(kind, limit) * stored)
+
+
+def decompress(body: Buffer, sysflag: int, expansion: Expansion = EXPANSION) -> bytes:
+    """The original body; `body` itself if SYSFLAG says it is not compressed. Raises BadBody; never produces or reserves more bytes than
+    the limit, whatever the frame states."""
     if not sysflag & COMPRESSED:
         return bytes(body)
     kind = sysflag & COMPRESSORS
     if kind not in _UNPACKERS:
         raise BadBody(f"the body has an unknown compression (SYSFLAG {sysflag:#x})")
-    out = _UNPACKERS[kind](bytes(body), limit)
+    out = _UNPACKERS[kind](bytes(body), expansion.of(len(body)))
     if not out:
         raise BadBody("the decompressed body is empty")
     return out

@@ -6,6 +6,7 @@ anything else reads the bytes, and a column is built on access. Nothing here wri
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from ledgermq.proto import kernels
 from ledgermq.proto.carried import Carried
-from ledgermq.proto.compression import COMPRESSED, DECOMPRESSED_MAX, decompress
+from ledgermq.proto.compression import COMPRESSED, EXPANSION, BadBody, Expansion, compression_of, decompress, length_max
 from ledgermq.proto.layout import (
     BODY_AT,
     ENTRY_MAGIC,
@@ -31,7 +32,7 @@ from ledgermq.proto.layout import (
     tails,
     windows,
 )
-from ledgermq.proto.properties import KEYS, MESSAGE_ID, TAG, Fields, decode, parse, value_of
+from ledgermq.proto.properties import KEYS, MESSAGE_ID, TAG, UNDECODED, Fields, decode, parse, value_of
 from ledgermq.proto.types import I32, I64
 
 _SIZE = np.dtype("<u4")
@@ -49,12 +50,13 @@ class BadEntries(Carried):
 
 
 class EntryColumns:
-    """Stored entries, one row each. Created by `read_entries`, which has checked them."""
+    """Stored entries, one row each. Created by `read_entries`, which has checked them. Bodies are decompressed within `expansion`."""
 
-    def __init__(self, data: memoryview, starts: I64, sizes: I32) -> None:
+    def __init__(self, data: memoryview, starts: I64, sizes: I32, expansion: Expansion = EXPANSION) -> None:
         self.data = data
         self.starts = starts
         self.sizes = sizes
+        self.expansion = expansion
 
     @cached_property
     def _heads(self) -> NDArray[Any]:
@@ -135,22 +137,56 @@ class EntryColumns:
     def _pieces(self, begins: I64, lengths: I64) -> list[memoryview]:
         return list(map(self.data.__getitem__, map(slice, begins.tolist(), (begins + lengths).tolist())))
 
-    def bodies(self, limit: int = DECOMPRESSED_MAX) -> list[bytes]:
-        """The original bodies. Raises BadBody if one does not match its header, or is longer than `limit` bytes."""
+    @cached_property
+    def _compressed(self) -> list[int]:
+        return np.flatnonzero(self.sysflags & COMPRESSED).tolist()
+
+    def _stored_body(self, row: int) -> memoryview:
+        begin = int(self.body_offsets[row])
+        return self.data[begin : begin + int(self.body_lengths[row])]
+
+    @cached_property
+    def _decompressed(self) -> dict[int, bytes]:
+        """Row → the original body of a compressed message, where it can be decompressed. Kept, because bodies and marks need it."""
+        found: dict[int, bytes] = {}
+        for row in self._compressed:
+            try:
+                found[row] = decompress(self._stored_body(row), int(self.sysflags[row]), self.expansion)
+            except BadBody:
+                continue
+        return found
+
+    @cached_property
+    def undecoded(self) -> dict[int, str]:
+        """Row → the compression of a body that is handed out as it is stored: it is not what its header says, or becomes too large."""
+        left = [row for row in self._compressed if row not in self._decompressed]
+        return {row: compression_of(int(self.sysflags[row])) or "" for row in left}
+
+    def fitting(self, body_bytes: int) -> int:
+        """How many messages, counted from the first, have bodies that take at most `body_bytes` together; at least one."""
+        lengths = self.body_lengths
+        if self._compressed:
+            lengths = lengths.copy()
+            for row in self._compressed:
+                lengths[row] = length_max(self._stored_body(row), int(self.sysflags[row]), self.expansion)
+        return max(1, int(np.searchsorted(np.cumsum(lengths), body_bytes, side="right")))
+
+    def bodies(self) -> list[bytes]:
+        """The original bodies; stored ones in the rows of `undecoded`."""
         lengths = self.body_lengths
         same = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else 0
         if same:
             out: list[bytes] = windows(self.data, np.dtype(f"V{same}"))[self.body_offsets].tolist()
         else:
             out = list(map(bytes, self._pieces(self.body_offsets, lengths)))
-        for row in np.flatnonzero(self.sysflags & COMPRESSED).tolist():
-            out[row] = decompress(out[row], int(self.sysflags[row]), limit)
+        for row, body in self._decompressed.items():
+            out[row] = body
         return out
 
-    def joined_bodies(self, limit: int = DECOMPRESSED_MAX) -> tuple[bytes, I64]:
+    def joined_bodies(self) -> tuple[bytes, I64]:
         """The concatenated bodies, and the start of each plus the end of the last: a binary column of Arrow."""
-        if (self.sysflags & COMPRESSED).any():
-            bodies = self.bodies(limit)
+        if self._compressed:
+            bodies = self.bodies()
             return b"".join(bodies), _edges(np.fromiter(map(len, bodies), np.int64, len(bodies)))
         lengths = self.body_lengths
         if len(lengths) and lengths[0] and (lengths == lengths[0]).all():
@@ -194,8 +230,10 @@ class EntryColumns:
         return parse(self.property_strings[row])
 
     def fields(self, row: int) -> Fields:
-        """One message's properties in the client's form."""
-        return decode(self.property_strings[row])
+        """One message's properties in the client's form, with the mark of a body that is handed out as it is stored."""
+        fields = decode(self.property_strings[row])
+        left = self.undecoded.get(row) if self._compressed else None
+        return fields if left is None else replace(fields, user={**fields.user, UNDECODED: left})
 
 
 def _edges(lengths: I64) -> I64:

@@ -209,12 +209,27 @@ class ClockRequest(_message.Message):
     def __init__(self, asked_ns: _Optional[int] = ...) -> None: ...
 
 class ClockReply(_message.Message):
-    __slots__ = ("asked_ns", "wall_ns")
+    __slots__ = ("asked_ns", "wall_ns", "objections")
     ASKED_NS_FIELD_NUMBER: _ClassVar[int]
     WALL_NS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIONS_FIELD_NUMBER: _ClassVar[int]
     asked_ns: int
     wall_ns: int
-    def __init__(self, asked_ns: _Optional[int] = ..., wall_ns: _Optional[int] = ...) -> None: ...
+    objections: Objections
+    def __init__(self, asked_ns: _Optional[int] = ..., wall_ns: _Optional[int] = ..., objections: _Optional[_Union[Objections, _Mapping]] = ...) -> None: ...
+
+class Objections(_message.Message):
+    __slots__ = ("by_group",)
+    class ByGroupEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    BY_GROUP_FIELD_NUMBER: _ClassVar[int]
+    by_group: _containers.ScalarMap[str, str]
+    def __init__(self, by_group: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class NodeStatusReply(_message.Message):
     __slots__ = ("sequence", "node", "groups", "topics", "counts")

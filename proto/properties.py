@@ -51,6 +51,9 @@ RECOVERY = "__LMQ.RECOVERY"
 """On a half message: the delay in milliseconds before the first check, if the producer requested one."""
 LITE_TOPIC = "__LITE_TOPIC"
 OWN_PREFIX = "__LMQ."
+UNDECODED = "__LMQ.UNDECODED"
+"""Never stored. The user property by which readers learn that a body is handed out compressed, with the name of the compression: it is not
+what its record says, or becomes larger than allowed."""
 ESCAPE = "__LMQ.U."
 
 _OURS = frozenset({MESSAGE_ID, TAG, KEYS, EXACT_KEYS, MESSAGE_GROUP, TRACE_CONTEXT, BORN_HOST, ENCODING, PRIORITY, DELIVER_MS})

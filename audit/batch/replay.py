@@ -22,6 +22,7 @@ from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.native.connection import Located
 from ledgermq.client.native.positions import EntryName, Place, Start
 from ledgermq.client.native.tasks import TaskConnection
+from ledgermq.proto.json_checksum import BadChecksum, opened, sealed
 from ledgermq.proto.status import Code
 
 if TYPE_CHECKING:
@@ -121,16 +122,19 @@ def write_done(plan: Plan, path: Path) -> None:
 
 
 def _text(plan: Plan) -> str:
-    return json.dumps({"v": VERSION, **asdict(plan)}, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(sealed({"v": VERSION, **asdict(plan)}), ensure_ascii=False, indent=1) + "\n"
 
 
 def read_plan(path: Path) -> Plan:
     """Raises BadArgument."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = opened(json.loads(path.read_text(encoding="utf-8")), required=False)
         version = found.pop("v")
         if version == VERSION:
             return Plan(**found)
+    except BadChecksum as error:
+        # A digit that flipped would leave messages out, or store them twice.
+        raise BadArgument(f"the plan {path} is damaged: {error}", "compare the topics, and make a new plan for the rest") from error
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise BadArgument(f"{path} is not a plan of a replay", "give the file of a plan, or a path where no file exists") from error
     raise BadArgument(f"the plan {path} has version {version}, not {VERSION}", "run it with the program that wrote it")

@@ -32,23 +32,28 @@ class Stat:
 
 
 class File:
-    """An open file. Raises OSError."""
+    """An open file. Raises OSError, which names it."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
+        self._path = path
         self.size = os.fstat(fd).st_size
         """When it was opened."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """`size` bytes at `offset`, fewer only at the end of the file."""
-        data = os.pread(self._fd, size, offset)
-        if len(data) == size:
-            return data
-        parts = [data]
-        while data and (size := size - len(data)):
-            offset += len(data)
+        try:
             data = os.pread(self._fd, size, offset)
-            parts.append(data)
+            if len(data) == size:
+                return data
+            parts = [data]
+            while data and (size := size - len(data)):
+                offset += len(data)
+                data = os.pread(self._fd, size, offset)
+                parts.append(data)
+        except OSError as error:
+            error.filename = self._path
+            raise
         return b"".join(parts)
 
     def stretches(self, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -95,7 +100,7 @@ def open_file(path: str) -> AnyFile:
         from ledgermq.audit.reading.objects import StoredObject
 
         return StoredObject(path)
-    return File(os.open(path, os.O_RDONLY))
+    return File(os.open(path, os.O_RDONLY), path)
 
 
 def read_whole(path: str) -> bytes:

@@ -249,7 +249,12 @@ class _Group:
         if case.others_from is not None:
             bases |= {base for one in self._replicas for base in _bases(one) if base >= case.others_from}
         for base in sorted(bases):
-            entries = read_entries(self._members(case.replica), self._voters, base)
+            try:
+                entries = read_entries(self._members(case.replica), self._voters, base)
+            except OSError as error:
+                case.stuck = failed = True
+                self.remaining.append(self._left(case, base, str(error)))
+                continue
             if replaced and self._outgrown(case.replica, entries):
                 why = f"a majority holds entries behind {self._compared}, where the findings end, and this replica synced some: audit again"
                 self.undecided.append(self._left(case, base, why))

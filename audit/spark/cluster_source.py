@@ -32,6 +32,7 @@ from ledgermq.audit.spark.cluster_options import (
 )
 from ledgermq.client.native.positions import Place, Start
 from ledgermq.client.native.received import Batch
+from ledgermq.proto.compression import Expansion
 
 COLUMNS = {
     "topic": "string",
@@ -87,6 +88,7 @@ class _Reading:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._fail_on_loss = flag_of(options, "failOnDataLoss", True)
         self._most = count_of(options, "maxMessagesPerPartition")
+        self._expansion = Expansion(ratio=count_of(options, "expansionMax"))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # For an empty list Spark makes an empty partition of its own.
@@ -96,7 +98,14 @@ class _Reading:
         target = self._target
         with target.connect() as connection:
             parts = connection.read_range(
-                target.topic, target.namespace, place, partition.first, partition.end, target.consumer_group, self._fail_on_loss
+                target.topic,
+                target.namespace,
+                place,
+                partition.first,
+                partition.end,
+                target.consumer_group,
+                self._fail_on_loss,
+                self._expansion,
             )
             for part in parts:
                 yield message_batch(target, part, self._schema)

@@ -29,9 +29,6 @@ class Batch(Protocol):
     def joined_bodies(self) -> tuple[bytes, I64]: ...
 
 
-_BYTES_MAX = (1 << 31) - 1
-
-
 def _text(batch: Batch, fields: PropertyFields, name: str) -> Any:
     """A text column; null for messages without the property."""
     import pyarrow as pa
@@ -57,9 +54,8 @@ def _edges(lengths: I64) -> bytes:
 def _body(batch: Batch, fields: PropertyFields) -> Any:
     import pyarrow as pa
 
+    # They fit into offsets of 31 bits: a batch ends before (`Batch.read`).
     joined, edges = batch.joined_bodies()
-    if len(joined) > _BYTES_MAX:
-        raise BadArgument(f"the bodies of a batch have {len(joined)} bytes", "make response_bytes smaller")
     return pa.Array.from_buffers(pa.binary(), len(batch), [None, pa.py_buffer(edges.astype(np.int32).tobytes()), pa.py_buffer(joined)])
 
 
@@ -74,7 +70,7 @@ def _keys(batch: Batch, fields: PropertyFields) -> Any:
 def _properties(batch: Batch, fields: PropertyFields) -> Any:
     import pyarrow as pa
 
-    having = fields.others((MESSAGE_ID, TAG, KEYS, EXACT_KEYS)).tolist()
+    having = {*fields.others((MESSAGE_ID, TAG, KEYS, EXACT_KEYS)).tolist(), *batch.columns.undecoded}
     kind = pa.map_(pa.string(), pa.string())
     if not having:
         return _empties(kind, len(batch))

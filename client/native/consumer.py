@@ -341,22 +341,27 @@ class AsyncConsumer:
         while self._ready:
             # A run stays there until it is handed out: whatever fails before, the next call meets it again.
             run = self._still_wanted(self._ready[0])
+            batch: Batch | None = None
+            rest: Run | None = None
             try:
-                batch = None if run is None else Batch.read(run, self._places.index(run.place), self.settings.verify)
+                if run is not None:
+                    s = self.settings
+                    batch = Batch.read(run, self._places.index(run.place), s.verify, s.batch_bytes, s.expansion)
+                    rest = batch.rest(run)
             except BadEntries as error:
-                self._taken()
+                self._taken(None)
                 assert run is not None, "it was read"
                 self._distrust(run, error)
                 continue
-            if run is None or batch is None:
-                self._taken()
+            if batch is None:
+                self._taken(None)
                 continue
             if self.settings.tags is not None:
                 batch = batch.with_tags(self.settings.tags)
             if len(batch):
-                self._record(run.place, batch)
-            self._positions.hand(run)
-            self._taken()
+                self._record(batch.run.place, batch)
+            self._positions.hand(batch.run)
+            self._taken(rest)
             if not len(batch):
                 # The batch is empty after filtering, so the application has nothing to process.
                 self._positions.all_processed()
@@ -372,10 +377,13 @@ class AsyncConsumer:
             return None
         return self._positions.until_target(came) if self.settings.until_end else came
 
-    def _taken(self) -> None:
-        """The first run read ahead has been dealt with."""
+    def _taken(self, rest: Run | None) -> None:
+        """The first run read ahead has been dealt with, up to this rest of it."""
         came = self._ready.popleft()
-        self._flows[came.place.broker_group].taken(len(came.entries))
+        if rest is not None:
+            self._ready.appendleft(rest)
+        else:
+            self._flows[came.place.broker_group].taken(len(came.entries))
 
     def _record(self, place: Place, batch: Batch) -> None:
         try:

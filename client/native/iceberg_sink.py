@@ -22,6 +22,7 @@ from ledgermq.client.errors import BadArgument, ClusterError
 from ledgermq.client.native.positions import EntryName
 from ledgermq.client.native.received import Batch
 from ledgermq.client.native.sinking import Queue, completes, continues, names_of, names_tree
+from ledgermq.proto.json_checksum import opened, sealed
 
 VERSION = 1
 TRIES = 10
@@ -49,13 +50,13 @@ class Mark:
     def text(self) -> str:
         following = [[*queue, offset] for queue, offset in sorted(self.next.items())]
         about = {"v": VERSION, "cluster": self.cluster, "topic": self.topic, "commit": self.commit}
-        return json.dumps({**about, "next": following, "last": names_tree(self.last), "logs": self.logs})
+        return json.dumps(sealed({**about, "next": following, "last": names_tree(self.last), "logs": self.logs}))
 
     @classmethod
     def read(cls, text: str) -> Mark:
         """Raises ValueError."""
         try:
-            tree = json.loads(text)
+            tree = opened(json.loads(text), required=False)
             if tree["v"] != VERSION:
                 raise ValueError(f"they have version {tree['v']}, and this release reads {VERSION}")
             following = {(str(group), int(queue)): int(offset) for group, queue, offset in tree["next"]}

@@ -35,6 +35,7 @@ from ledgermq.client.native.parquet_log import ParquetLog
 from ledgermq.client.native.positions import EntryName
 from ledgermq.client.native.received import Batch
 from ledgermq.client.native.sinking import Queue, completes, continues, names_of, names_tree
+from ledgermq.proto.json_checksum import BadChecksum, opened, sealed
 
 VERSION = 1
 OTHERS = ("node.json", "cluster.yaml", "backup.json")
@@ -152,11 +153,13 @@ class ParquetSink:
         except OSError as error:
             raise BadArgument(f"{path} cannot be read ({error.strerror})", "make it readable, or give another directory") from error
         try:
-            tree = json.loads(text)
+            tree = opened(json.loads(text), required=False)
             version, cluster, pending = tree["v"], tree["cluster"], [str(name) for name in tree["pending"]]
             following = {(str(group), int(queue)): int(offset) for group, queue, offset in tree["next"]}
             self._durable_last = names_of(tree)
             self.logs = {str(group): str(log_id) for group, log_id in tree["logs"].items()}
+        except BadChecksum as error:
+            raise BadArgument(f"{path} is damaged: {error}", "restore it, or give another directory") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadArgument(f"{path} is damaged ({error!r})", "restore it, or give another directory") from error
         if version != VERSION:
@@ -242,7 +245,7 @@ class ParquetSink:
         following = [[*queue, offset] for queue, offset in sorted(self._durable.items())]
         about = {"v": VERSION, "cluster": self._cluster, "next": following, "last": names_tree(self._durable_last)}
         tree = {**about, "logs": self.logs, "pending": names}
-        replace_file(self._positions_path, json.dumps(tree).encode())
+        replace_file(self._positions_path, json.dumps(sealed(tree)).encode())
 
 
 def name_file(path: Path) -> None:

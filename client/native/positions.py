@@ -112,6 +112,10 @@ class Run:
         """The offset after its last message."""
         return self.first_offset + self.stop
 
+    def behind(self, stop: int, after: EntryName) -> Run:
+        """The part from row `stop` on, behind the message of this name."""
+        return replace(self, begin=stop, missed=0, after=after)
+
 
 @dataclass(slots=True)
 class Position:

@@ -14,8 +14,9 @@ from ledgermq.client.errors import Refused
 from ledgermq.client.native.connection import Located, LogConnection
 from ledgermq.client.native.fetching import Flow
 from ledgermq.client.native.positions import EntryName, Place, Positions, Run, Start
-from ledgermq.client.native.received import Batch
+from ledgermq.client.native.received import BATCH_BYTES, Batch
 from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.compression import EXPANSION, Expansion
 from ledgermq.proto.frames import BadEntries
 from ledgermq.proto.status import Code
 
@@ -107,11 +108,14 @@ class RangeReader:
         group: str = "",
         fail_on_loss: bool = True,
         window_bytes: int = CREDIT_BYTES,
+        expansion: Expansion = EXPANSION,
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
         opening = pb.OpenFetch(broker_group=place.broker_group, namespace=namespace, topic=topic, consumer_group=group)
         self._stream = _Stream(connection, opening, {place: Start(offset=first)}, window_bytes)
         self._place, self._at, self._end = place, first, end
         self._fail_on_loss = fail_on_loss
+        self._batch_bytes, self._expansion = batch_bytes, expansion
         self._distrusted = 0
 
     async def next_batch(self) -> Batch | None:
@@ -120,8 +124,9 @@ class RangeReader:
         while self._at < self._end:
             if self._stream.runs:
                 run = self._stream.runs.popleft()
-                self._stream.flow.taken(len(run.entries))
                 batch = self._read(run) if self._stream.positions.current(run.place, run.generation) else None
+                if not self._stream.runs or self._stream.runs[0].entries is not run.entries:
+                    self._stream.flow.taken(len(run.entries))
                 if batch is not None:
                     return batch
                 continue
@@ -140,7 +145,7 @@ class RangeReader:
         if self._at >= self._end:
             return None
         try:
-            batch = Batch.read(run, run.place.queue, verify=True)
+            batch = Batch.read(run, run.place.queue, True, self._batch_bytes, self._expansion)
         except BadEntries as error:
             self._distrusted += 1
             what = f"queue {run.place.queue} of broker group {run.place.broker_group} is damaged from offset {run.offset} on: {error}"
@@ -150,8 +155,10 @@ class RangeReader:
             self._stream.flow.restart(what)
             return None
         self._distrusted = 0
-        self._at = run.end
-        return batch if run.end <= self._end else batch.before(self._end)
+        self._at = batch.next_offset
+        if (rest := batch.rest(run)) is not None:
+            self._stream.runs.appendleft(rest)
+        return batch if self._at <= self._end else batch.before(self._end)
 
     def _lost(self, found: int) -> None:
         gone = min(found, self._end) - 1

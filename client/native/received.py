@@ -7,26 +7,29 @@ neither streams nor positions.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.client.errors import Refused
 from ledgermq.client.native.arrow import record_batch
 from ledgermq.client.native.positions import EntryName, Run
 from ledgermq.client.native.spans import PropertyFields
 from ledgermq.client.reading import moment_of
 from ledgermq.client.results import Message
-from ledgermq.proto.frames import BadBody, BadEntries, EntryColumns, read_entries
+from ledgermq.proto.compression import EXPANSION, Expansion
+from ledgermq.proto.frames import BadEntries, EntryColumns, read_entries
 from ledgermq.proto.names import parse_stored, stored_name
 from ledgermq.proto.properties import KEYS, MESSAGE_ID, TAG, TRACE_CONTEXT, TRACEPARENT
-from ledgermq.proto.status import Code
 from ledgermq.proto.types import I64
 
 if TYPE_CHECKING:
     import pyarrow
+
+BATCH_BYTES = 32 << 20
+"""What the bodies of a batch take at most by default, decompressed; a message has at most 4 MiB (`DECOMPRESSED_MAX`)."""
 
 
 class Batch:
@@ -50,29 +53,40 @@ class Batch:
         return self._number
 
     @property
-    def run(self) -> Run:
-        """What was read, before messages were filtered out."""
-        return self._run
-
-    @property
     def columns(self) -> EntryColumns:
         """All fields of the entries, as stored."""
         return self._columns
 
     @classmethod
-    def read(cls, run: Run, queue: int, verify: bool) -> Batch:
-        """Decode a run. Raises BadEntries if the bytes are not the expected entries."""
+    def read(cls, run: Run, queue: int, verify: bool, body_bytes: int = BATCH_BYTES, expansion: Expansion = EXPANSION) -> Batch:
+        """Decode the first messages of a run whose bodies take at most `body_bytes` when they are decompressed, at least one; `rest` has
+        the others. Raises BadEntries if the bytes are not the expected entries."""
         columns = read_entries(run.sizes, run.entries, verify=verify)
+        columns.expansion = expansion
         offsets = np.arange(run.first_offset, run.first_offset + len(columns))
         if not ((columns.queue_offsets == offsets) & (columns.queues == run.place.queue)).all():
             raise BadEntries(-1, f"not the entries of queue {run.place.queue} from offset {run.first_offset} on")
         batch = cls(run, queue, columns)
-        return batch if run.stop - run.begin == len(columns) else batch.rows(np.arange(run.begin, run.stop))
+        if run.stop - run.begin < len(columns):
+            batch = batch.rows(np.arange(run.begin, run.stop))
+        count = batch.columns.fitting(body_bytes)
+        if count < len(batch):
+            batch = Batch(replace(run, stop=run.begin + count), queue, batch.rows(np.arange(count)).columns)
+        return batch
+
+    def rest(self, run: Run) -> Run | None:
+        """What of the run that it was read from comes behind it."""
+        return run.behind(self._run.stop, self.last) if self._run.stop < run.stop else None
+
+    @property
+    def run(self) -> Run:
+        """The part of the run that it holds."""
+        return self._run
 
     def rows(self, chosen: NDArray[np.int64]) -> Batch:
         """The messages of the given rows, as a batch of the same queue."""
         c = self.columns
-        return Batch(self._run, self.queue, EntryColumns(c.data, c.starts[chosen], c.sizes[chosen]))
+        return Batch(self._run, self.queue, EntryColumns(c.data, c.starts[chosen], c.sizes[chosen], c.expansion))
 
     def before(self, offset: int) -> Batch:
         """The messages below an offset."""
@@ -123,22 +137,13 @@ class Batch:
         return PropertyFields(self.columns)
 
     def bodies(self) -> list[bytes]:
-        """The bodies as their producers sent them, decompressed. Raises Refused for a body that does not match its header."""
-        try:
-            return self.columns.bodies()
-        except BadBody as error:
-            raise self._damaged(error) from error
+        """The bodies as their producers sent them, decompressed. One that cannot be, or that becomes too large, is as it is stored, and its
+        user property `__LMQ.UNDECODED` names the compression."""
+        return self.columns.bodies()
 
     def joined_bodies(self) -> tuple[bytes, I64]:
-        """The concatenated bodies, and the start of each plus the end of the last. Raises as `bodies`."""
-        try:
-            return self.columns.joined_bodies()
-        except BadBody as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: BadBody) -> Refused:
-        what = f"a body of queue {self.queue} from offset {int(self.offsets[0])} on cannot be decompressed: {error}"
-        return Refused(Code.MESSAGE_CORRUPTED, what, "the producer stored it like this; `columns` holds the raw bytes")
+        """The concatenated bodies, and the start of each plus the end of the last."""
+        return self.columns.joined_bodies()
 
     def tags(self) -> list[str | None]:
         return self._fields.texts(TAG)
@@ -156,7 +161,7 @@ class Batch:
         return [first or second for first, second in zip(own, user, strict=True)]
 
     def properties(self) -> list[dict[str, str]]:
-        """The user properties of each message."""
+        """The user properties of each message; with the mark of an undecoded body (`bodies`)."""
         return [dict(self.columns.fields(row).user) for row in range(len(self))]
 
     def messages(self) -> Iterator[Message]:
@@ -189,6 +194,6 @@ class Batch:
         return self.messages()
 
     def to_arrow(self, columns: Collection[str] | None = None) -> pyarrow.RecordBatch:
-        """An Arrow record batch with these columns, by default all of `arrow.COLUMNS`. Needs pyarrow. Raises as `bodies`, and BadArgument
-        for an unknown column."""
+        """An Arrow record batch with these columns, by default all of `arrow.COLUMNS`. Needs pyarrow. Raises BadArgument for an
+        unknown column."""
         return record_batch(self, self._fields, columns)

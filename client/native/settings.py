@@ -13,8 +13,10 @@ from ledgermq.client import arguments
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.delivery_log import DeliveryLog
 from ledgermq.client.native.positions import Start
+from ledgermq.client.native.received import BATCH_BYTES
 from ledgermq.client.native.statistics import ConsumerStatistics
 from ledgermq.client.reading import ms_of
+from ledgermq.proto.compression import Expansion
 from ledgermq.proto.signature import Credentials
 
 From = str | datetime | Mapping[int, int] | Mapping[int, Start]
@@ -26,6 +28,8 @@ Progress = Callable[[ConsumerStatistics], Awaitable[None] | None]
 READ_AHEAD_BYTES = 32 << 20
 READ_AHEAD_LEAST = 1 << 20
 RESPONSE_BYTES = 1 << 20
+BATCH_BYTES_MAX = 1 << 30
+"""An Arrow column has offsets of 31 bits, and a batch may exceed its limit by one message."""
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -51,6 +55,11 @@ class ConsumerOptions(TypedDict, total=False):
     """Limit on the bytes of entries in flight or waiting, over all broker groups."""
     response_bytes: int
     """Approximate limit on a batch, in bytes of entries."""
+    batch_bytes: int
+    """Limit on the bodies of a batch, decompressed (default: 32 MiB). A longer one becomes several batches; one message always fits."""
+    expansion_max: int | None
+    """A body that would become more than this many times as long by decompression is handed out as it is stored (default: no limit but that
+    of a message, 4 MiB). See `Batch.bodies`."""
     auto_commit: bool
     """Commit a batch automatically when the next one is requested."""
     commit_interval_s: float
@@ -92,6 +101,8 @@ class ConsumerSettings:
     verify: bool = True
     read_ahead_bytes: int = READ_AHEAD_BYTES
     response_bytes: int = RESPONSE_BYTES
+    batch_bytes: int = BATCH_BYTES
+    expansion_max: int | None = None
     auto_commit: bool = False
     commit_interval_s: float = 1.0
     on_assigned: QueuesChanged | None = None
@@ -122,10 +133,19 @@ class ConsumerSettings:
             arguments.text(tag, "a tag")
         arguments.count(self.read_ahead_bytes, "read_ahead_bytes", READ_AHEAD_LEAST)
         arguments.count(self.response_bytes, "response_bytes")
+        if arguments.count(self.batch_bytes, "batch_bytes") > BATCH_BYTES_MAX:
+            raise BadArgument(f"batch_bytes is {self.batch_bytes}", f"give at most {BATCH_BYTES_MAX}")
+        if self.expansion_max is not None:
+            arguments.count(self.expansion_max, "expansion_max")
         arguments.seconds(self.commit_interval_s, "commit_interval_s")
         for name in ("on_assigned", "on_revoked", "on_progress"):
             arguments.function(getattr(self, name), name)
         arguments.one_of(self.delivery_log, "delivery_log", DeliveryLog, str, Path)
+
+    @property
+    def expansion(self) -> Expansion:
+        """What a body may become."""
+        return Expansion(ratio=self.expansion_max)
 
 
 def start_of(place: From, queue: int) -> Start:

@@ -88,10 +88,18 @@ def completes(ended: type[BaseException] | None) -> bool:
 class Sinking:
     """One run. `show` receives the number of messages written so far and how many more are known."""
 
-    def __init__(self, connection: Connection, topic: str, namespace: str, show: Callable[[int, int | None], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        namespace: str,
+        show: Callable[[int, int | None], None],
+        expansion_max: int | None = None,
+    ) -> None:
+        self._options: dict[str, Any] = {"expansion_max": expansion_max}
         self._wire: dict[str, Any] = {"timeout_s": connection.timeout_s, **connection.options}
         self._topic, self._namespace, self._show = topic, namespace, show
-        self.rows = self.done = self.skipped = self.unproven = 0
+        self.rows = self.done = self.skipped = self.unproven = self.undecoded = 0
 
     async def run(self, opened: Callable[[str, str], Sink], until_empty_s: float | None) -> None:
         """Run until no message arrived for this long, or until cancelled, which is a normal end: both leave the sink. `opened` opens it
@@ -131,7 +139,7 @@ class Sinking:
             if queue in sink.positions
         }
         loop = asyncio.get_running_loop()
-        async with AsyncConsumer(topic=self._topic, namespace=self._namespace, start=start, **self._wire) as consumer:
+        async with AsyncConsumer(topic=self._topic, namespace=self._namespace, start=start, **self._options, **self._wire) as consumer:
             empty_at, look_at = loop.time(), loop.time()
             while True:
                 batch = await consumer.next_batch(LOOK_S)
@@ -141,6 +149,7 @@ class Sinking:
                     if (batch.broker_group, batch.group_queue) not in located.queues or not sink.write(batch):
                         return False
                     self.skipped += batch.skipped
+                    self.undecoded += len(batch.columns.undecoded)
                     empty_at = now
                 if batch is None or now >= look_at:
                     look_at = now + LOOK_S

@@ -18,7 +18,7 @@ from ledgermq.client.native.numbered import Chunk, NumberedWriter
 from ledgermq.client.native.positions import EntryName, Place, Start
 from ledgermq.client.native.ranges import RangeReader, find_offsets, name_before
 from ledgermq.client.native.received import Batch
-from ledgermq.proto.frames import Compression
+from ledgermq.proto.compression import EXPANSION, Compression, Expansion
 
 TIMEOUT_S = 60.0
 """How long to retry without progress."""
@@ -79,14 +79,22 @@ class TaskConnection:
         return self.do(name_before(self._connection, topic, namespace, place, end, group))
 
     def read_range(
-        self, topic: str, namespace: str, place: Place, first: int, end: int, group: str = "", fail_on_loss: bool = True
+        self,
+        topic: str,
+        namespace: str,
+        place: Place,
+        first: int,
+        end: int,
+        group: str = "",
+        fail_on_loss: bool = True,
+        expansion: Expansion = EXPANSION,
     ) -> Iterator[Batch]:
         """The messages of a range: see `RangeReader`."""
         if first >= end:
             return
 
         async def opened() -> RangeReader:
-            return RangeReader(self._connection, topic, namespace, place, first, end, group, fail_on_loss)
+            return RangeReader(self._connection, topic, namespace, place, first, end, group, fail_on_loss, expansion=expansion)
 
         reader = self.do(opened())
         try:

@@ -20,6 +20,7 @@ from ledgermq.client.aside import replace_file, sync_directory
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.proofs import ed25519
 from ledgermq.client.proofs.proof import Unreadable
+from ledgermq.proto.json_checksum import opened, sealed
 from ledgermq.proto.signed_notes import COSIGNATURE, Checkpoint, LogName, Note, Signer, VerifierKey, format_note, parse_note
 
 _KEY, _PUBLIC, _LOCK, _GROUPS, _NODES, _EVIDENCE = "key", "key.pub", "lock", "groups", "nodes.json", "evidence"
@@ -92,7 +93,7 @@ class WitnessFiles:
         if not (place / _NODES).exists():
             return GroupMemory(group, accepted, {})
         try:
-            value = json.loads((place / _NODES).read_bytes())
+            value = opened(json.loads((place / _NODES).read_bytes()), required=False)
             nodes = {node: LastShown(**fields) for node, fields in value["nodes"].items()}
             newest = None if value["newest"] is None else Newest(**value["newest"])
             # A tree is accepted before it is remembered who showed it: what is beyond the accepted ones is of a tree that was removed.
@@ -112,7 +113,7 @@ class WitnessFiles:
         """Keep what the nodes showed, durably."""
         newest = None if memory.newest is None else asdict(memory.newest)
         value = {"nodes": {node: asdict(shown) for node, shown in sorted(memory.nodes.items())}, "newest": newest}
-        _write(self._place(memory.group) / _NODES, json.dumps(value, ensure_ascii=False, indent=1).encode())
+        _write(self._place(memory.group) / _NODES, json.dumps(sealed(value), ensure_ascii=False, indent=1).encode())
 
     def keep_evidence(self, kind: str, broker_group: str, node: str, evidence: Mapping[str, str]) -> Path:
         """Write the files of a finding into a directory of their own; the same evidence is written once. The directory."""

@@ -7,9 +7,9 @@ resolves to this machine, but only under that name (DNS rebinding). So a caller 
 
 Callers without a proof hold little: a connection without a request in it ends after `IDLE_S`, and the number of connections is bounded.
 
-A node is ready if every broker group hosted here has a known leader, this replica has applied everything it knows to be committed, a leader
-on this node serves, and the controller knows the broker groups, so that topics can be created. Both health answers come from the loop,
-between two turns of the groups, so a node whose turns stand still does not answer.
+A node is ready if every broker group hosted here has a known leader, the peers take what this replica sends, it has applied everything it
+knows to be committed, a leader on this node serves, and the controller knows the broker groups, so that topics can be created. Both health
+answers come from the loop, between two turns of the groups, so a node whose turns stand still does not answer.
 """
 
 from __future__ import annotations
@@ -58,13 +58,16 @@ class Health:
         unknown_groups: Callable[[], Sequence[str]],
         obstacles: Callable[[str], Sequence[str]] = lambda group: (),
         warnings: Callable[[], Sequence[str]] = tuple,
+        unheard: Callable[[str], Sequence[str]] = lambda group: (),
     ) -> None:
         """`obstacles` returns what may keep a broker group from having a leader, as far as this node can know; `warnings` what an operator
-        must know although the node can serve: load balancers must not leave a majority because of a peer that it does not need."""
+        must know although the node can serve: load balancers must not leave a majority because of a peer that it does not need; `unheard`
+        why peers ignore what the replica here sends."""
         self.warnings = warnings
         self._engine = engine
         self._unknown_groups = unknown_groups
         self._obstacles = obstacles
+        self._unheard = unheard
         self.draining = False
 
     async def statuses(self) -> dict[str, ReplicaStatus]:
@@ -97,6 +100,9 @@ class Health:
             yield from self._obstacles(group)
         elif view.members is not None and status.node in view.members.returning:
             yield f"broker group {group}: this replica lost its data directory, copies the log, and is a voter again when it has caught up"
+        elif unheard := self._unheard(group):
+            yield f"broker group {group}: this replica does not count"
+            yield from unheard
         elif status.role is Role.LEADER and not view.serving:
             yield f"broker group {group}: this node leads but does not serve yet"
             if view.short:

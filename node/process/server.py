@@ -288,7 +288,7 @@ class Node:
         self.replicas = Replicas(config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers)
         self._users = UserAdmin(self.controller, sealer)
         self._build_admin(receipt_keys)
-        self.health = Health(self.engine, self._unknown_groups, self._obstacles, self._peer_failures)
+        self.health = Health(self.engine, self._unknown_groups, self._obstacles, self._peer_failures, self._peer_identities.unheard)
         figures = TopicFigures(config.cluster_id, config.node, self.engine, self.clock.now_ms, config.metrics.series_max)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
         speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
@@ -309,7 +309,7 @@ class Node:
     def _build_admin(self, receipt_keys: ReceiptKeys) -> None:
         config, engine, forwarder, controller, links = self.config, self.engine, self.forwarder, self.controller, self.peers.links
         self.overview = Overview(config, engine, links, self.roster, self._placement)
-        self.overview.clock = self.clock.standing
+        self.overview.clock, self.overview.unheard = self.clock.standing, self._peer_identities.unheard
         self.overview.storage, self.overview.digest_exchange, self.overview.tiering = self.retainer, self.digest_exchange, self._tiering
         self.leadership = Leadership(config.node, engine, forwarder, self._placement)
         self.upgrades = Upgrades(engine, forwarder, controller, self.overview)
@@ -666,9 +666,8 @@ class Node:
     def _obstacles(self, group: str) -> list[str]:
         waits = self._formation_check.obstacles(group)
         waits += self._peer_failures()
-        barred, objections = sorted(self._peer_identities.barred.items()), sorted(self._peer_identities.objections.items())
-        waits += [f"not heard: {why}" for (name, _), why in barred if name == group]
-        return waits + [f"not heard by {node}: {why}" for (name, node), why in objections if name == group]
+        barred = sorted(self._peer_identities.barred.items())
+        return waits + [f"not heard: {why}" for (name, _), why in barred if name == group] + self._peer_identities.unheard(group)
 
     def _peer_failures(self) -> list[str]:
         """Why there is no connection to a peer, where that does not end by itself."""

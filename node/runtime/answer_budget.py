@@ -7,6 +7,8 @@ counted until they are. So, however many calls come and however slowly their cli
 
     held bytes  <  limit + one answer,  and of one connection  <  limit of a connection + one answer
 
+and one answer more while bodies are decompressed into it (`grow`).
+
 Beyond a limit no messages are read: Receives, pulls and reads wait, and nothing is leased for them. Answers without messages, such as
 those of sends, are not counted here; the front of the compiled server counts them.
 
@@ -77,6 +79,8 @@ class AnswerBudget:
         """By token."""
         self._waiting: deque[tuple[str, int, asyncio.Future[None]]] = deque()
         self._listeners: list[Callable[[], None]] = []
+        self._beyond = asyncio.Lock()
+        """Held by the call that has exceeded the limits in `grow`."""
 
     def set_limits(self, limit_bytes: int, connection_bytes: int) -> None:
         """Before there are calls."""
@@ -156,6 +160,22 @@ class AnswerBudget:
         share = await self.reserve(size)
         _until_the_task_ends(share)
         return share
+
+    async def grow(self, size: int, until: float) -> None:
+        """Hold more bytes until the current task ends, for an answer that becomes longer than what was read for it. Such calls hold bytes
+        already and must not wait for each other's, so one of them at a time may exceed the limits. `until`: in the loop's time. Raises
+        TOO_MANY_REQUESTS if it is not this one's turn by then."""
+        connection = CONNECTION.get()
+        if not self._fits(connection, size):
+            metrics.ANSWER_WAITS.inc()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._beyond.acquire()
+            except TimeoutError:
+                raise self.refusal() from None
+            _when_the_task_ends(self._beyond.release)
+        self._change(connection, size)
+        _until_the_task_ends(Share(self, connection, size))
 
     def charge(self, size: int) -> bool:
         """Hold an answer that came from another node until the current task ends; False if it must be dropped. How many come at a time is
@@ -243,9 +263,13 @@ class Share:
 
 
 def _until_the_task_ends(share: Share) -> None:
+    _when_the_task_ends(lambda: share.settle(0))
+
+
+def _when_the_task_ends(do: Callable[[], None]) -> None:
     task = asyncio.current_task()
     assert task is not None, "a task serves each call"
-    task.add_done_callback(lambda _: share.settle(0))
+    task.add_done_callback(lambda _: do())
 
 
 ANSWERS = AnswerBudget()

@@ -77,7 +77,7 @@ PEER_PACKETS_DROPPED = _counter(
 )
 PEER_PACKETS_BARRED = _counter(
     "ledgermq_peer_packets_barred_total",
-    "Replication packets refused because the sender's data directory is not the one that its broker group knows.",
+    "Replication packets refused because the sender's data directory is not the one that its broker group knows, or an old copy of it.",
     "peer",
     "broker_group",
 )

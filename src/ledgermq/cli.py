@@ -25,6 +25,9 @@ from ledgermq.proto.status import ExitCode
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors that writing a command's output file may cause: not a bug, and nothing that the command could fix."""
+OF_FILES = (errno.EIO, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.EUCLEAN, errno.EBADMSG, errno.EREMOTEIO)
+"""Errors of a disk, a file system or a permission, which a command that reads files of others meets: not a bug either. What a command can
+say about them better it says itself."""
 CLOSED_MASK = 0o027
 """The umask of every command, unless a stricter one is set: files contain messages, which other users of the machine must not read."""
 SERVER = "aiohttp cryptography grpc_health lark prometheus_client pydantic pysyncobj structlog uvloop yaml"
@@ -244,6 +247,11 @@ def _unexpected(error: Exception, words: Sequence[str] = ()) -> int:
         # A path may have any bytes, so only whoever needs text can tell.
         say_error(f"{ascii(error.object)[1:-1]} is no valid UTF-8; correct this argument")
         return ExitCode.USAGE
+    if isinstance(error, OSError) and error.errno in OF_FILES:
+        denied = error.errno in (errno.EACCES, errno.EPERM)
+        remedy = "run the command as a user who may" if denied else "check the disk and the kernel's log, then run the command again"
+        say_error(f"{error.filename or 'a file'}: {error.strerror}; {remedy}")
+        return ExitCode.REFUSED
     with tempfile.NamedTemporaryFile("w", prefix="ledgermq-bug-", suffix=".txt", delete=False) as report:
         traceback.print_exception(error, file=report)
     reason = str(error) or "no further reason"

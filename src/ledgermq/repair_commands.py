@@ -91,6 +91,9 @@ def _planned(report: Report) -> Plan:
         raise Refused(str(moved), "audit again, then repair from those findings") from moved
     except NodeLost as lost:
         raise Refused(str(lost), "start the node, or audit the directories of stopped nodes") from lost
+    except OSError as error:
+        what = f"{error.filename or 'a file of an audited directory'} cannot be read ({error.strerror or error})"
+        raise Refused(what, "check the disk, or audit and repair without that directory if a majority of the voters is left") from error
 
 
 def _hidden(results: Sequence[Audit], plan: Plan) -> tuple[DirectoryRepair, ...]:

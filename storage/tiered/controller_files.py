@@ -17,6 +17,8 @@ from ledgermq.storage.errors import Damaged, UnknownFormat
 from ledgermq.storage.mapped_files import UNFINISHED
 
 VERSION = 1
+FILE_BYTES_MAX = 256 << 20
+"""No file of the controller comes near this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,22 @@ def pack(held: ControllerFiles) -> bytes:
     return sealed_json.encode({"v": VERSION, "cluster_id": held.cluster_id, "node": held.node, "made_ms": held.made_ms, "files": files})
 
 
+def _inflated(packed: bytes) -> bytes:
+    """Raises ValueError. Whoever may write to the store may have written this."""
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(packed, FILE_BYTES_MAX)
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError(f"a file is no whole zlib stream of at most {FILE_BYTES_MAX} bytes")
+    return data
+
+
 def unpack(data: bytes, key: str) -> ControllerFiles:
     """Raises Damaged, UnknownFormat."""
     value = sealed_json.decode(data, key)
     if value.get("v") != VERSION:
         raise UnknownFormat(f"{key} was written by another version of LedgerMQ: use the program that wrote it")
     try:
-        files = {name: zlib.decompress(base64.b64decode(text)) for name, text in value["files"].items()}
+        files = {name: _inflated(base64.b64decode(text)) for name, text in value["files"].items()}
         return ControllerFiles(value["cluster_id"], value["node"], value["made_ms"], files)
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise Damaged(f"{key} lacks fields, or has unknown ones ({error})") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,6 +36,19 @@ def test_a_plan_is_durable_with_its_name(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "fsync", synced)
     replays.write_new(PLAN, path)
     assert [named for _, named in events] == [False, True] and events[-1][0] == str(tmp_path)
+    assert replays.read_plan(path) == PLAN
+
+
+def test_a_digit_that_flipped_is_no_other_range(tmp_path: Path) -> None:
+    """It would leave messages out. Plans of former versions have no checksum."""
+    path = tmp_path / "plan.json"
+    replays.write_new(PLAN, path)
+    kept = path.read_text()
+    path.write_text(kept.replace('"0": 5', '"0": 4'))
+    with pytest.raises(BadArgument, match="is damaged: it does not have the checksum"):
+        replays.read_plan(path)
+    former = {key: value for key, value in json.loads(kept).items() if key != "crc32c"}
+    path.write_text(json.dumps(former))
     assert replays.read_plan(path) == PLAN
 
 

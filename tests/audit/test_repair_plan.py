@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -401,3 +403,42 @@ def test_a_snapshot_of_another_history_is_not_given_to_a_replica(tmp_path: Path)
     assert isinstance(report, Report)
     planned = {one.replica: one.snapshot for one in plan.make_plan(report).directories}
     assert planned["n1"] == str(tmp_path / "n3" / "g1" / "state" / "snapshot")
+
+
+@pytest.mark.parametrize("call", ["pread", "open", "stat", "listdir"])
+def test_a_read_that_fails_is_told_with_its_file(
+    base: Path, call: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each read of the plan in turn: of the damaged replica, and of those that the bytes come from. Nothing is changed, and no read that
+    fails is a bug of the program."""
+    path = logs(base)[1]
+    flip(path, 200)
+    findings(base)
+    before = {name: contents(base, name) for name in NODES}
+    real, seen, fails_at = getattr(os, call), 0, -1
+
+    def failing(where: int | str, *more: int, **options: object) -> object:
+        nonlocal seen
+        name = os.readlink(f"/proc/self/fd/{where}") if isinstance(where, int) else str(where)
+        if any(name.startswith(str(base / node)) for node in NODES):
+            seen += 1
+            if seen == fails_at:
+                raise OSError(errno.EIO, "Input/output error", *([name] if call != "pread" else []))
+        return real(where, *more, **options)
+
+    monkeypatch.setattr(os, call, failing)
+    assert repair(base, "--dry-run") == 0
+    total, refused = seen, 0
+    assert total
+    for at in range(1, total + 1, max(1, total // 40)):
+        seen, fails_at = 0, at
+        capsys.readouterr()
+        status = repair(base, "--dry-run")
+        err = capsys.readouterr().err
+        assert status in (0, 1, 2, 4) and "internal error" not in err, (at, status, err)
+        if "Input/output error" in err:
+            refused += 1
+            assert status == 4 and f"{base}/n" in err.splitlines()[-1]
+    monkeypatch.undo()
+    assert {name: contents(base, name) for name in NODES} == before
+    assert refused

@@ -101,6 +101,11 @@ def short(found: pb.ClusterStatusResponse) -> None:
     found.groups[0].ha.short = "g1 has 1 of 2 members in sync"
 
 
+def unheard(found: pb.ClusterStatusResponse) -> None:
+    replica = found.groups[0].replicas[2]
+    replica.state, replica.rebuild.reason = "waiting", "not heard by n1: an old copy"
+
+
 def fenced(found: pb.ClusterStatusResponse) -> None:
     found.groups[0].replicas[2].fenced = "sync failed"
 
@@ -143,6 +148,7 @@ def nothing(found: pb.ClusterStatusResponse) -> None:
         (disk(GIB - 1), 2, "of free disk space"),
         (state("repairing"), 1, "g1 on n3 is repairing"),
         (tls_fails, 1, "node n1: the certificate of node n3 is refused (certificate has expired)"),
+        (unheard, 1, "g1 on n3 is waiting: not heard by n1: an old copy"),
         (clock("agreed", 999), 0, "nodes up: 3"),
         (clock("uncertain", 999_999), 0, "nodes up: 3"),
         (clock("off", 400 * 86_400_000), 1, "the clock of node n1 is 400 d ahead: a majority of the nodes has another time"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -185,6 +186,20 @@ def test_a_full_disk_is_no_bug_and_nothing_is_committed(capsys: pytest.CaptureFi
     assert not any(log.committed.values())
     assert cli._unexpected(full.value) == ExitCode.USAGE
     assert capsys.readouterr().err.startswith("error: cannot write: No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EIO, "Input/output error", "/data/n1/f"), "error: /data/n1/f: Input/output error; check the disk"),
+        (PermissionError(errno.EACCES, "Permission denied", "/n1"), "error: /n1: Permission denied; run the command as a user who may"),
+        (OSError(errno.EIO, "Input/output error"), "error: a file: Input/output error; check the disk"),
+    ],
+)
+def test_a_failing_disk_or_a_missing_permission_is_no_bug(error: OSError, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever command meets it."""
+    assert cli._unexpected(error) == ExitCode.REFUSED
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_a_parquet_file_of_nothing_is_none(tmp_path: Path) -> None:

@@ -85,6 +85,47 @@ def test_every_message_of_all_broker_groups_comes_once_and_in_order(run: Run) ->
     assert run(read(log)) == expected
 
 
+@pytest.mark.parametrize("batch_bytes", [1, 20, 1000])
+def test_batches_are_bounded_by_their_bodies_and_lose_and_repeat_nothing(run: Run, batch_bytes: int) -> None:
+    """Over streams that break, up to the end there was; what was read ahead is taken once from the window."""
+
+    async def work() -> None:
+        log = filled(60)
+        log.trouble = 0.3
+        async with consumer_of(log, until_end=True, batch_bytes=batch_bytes) as consumer:
+            found: dict[int, list[bytes]] = {}
+            async for batch in consumer.batches():
+                bodies = batch.bodies()
+                assert len(bodies) == 1 or sum(map(len, bodies)) <= batch_bytes
+                assert consumer._flows["g1"].window.waiting >= 0
+                found.setdefault(batch.queue, []).extend(bodies)
+            assert consumer._flows["g1"].window.waiting == 0
+        assert found == {queue: [body("g1", queue, k) for k in range(60)] for queue in (0, 1)}
+
+    run(work())
+
+
+def test_a_seek_drops_the_rest_of_what_was_cut(run: Run) -> None:
+    """As it drops everything else that was read ahead."""
+
+    async def work() -> None:
+        log = filled(30, {"g1": 1})
+        async with consumer_of(log, batch_bytes=1) as consumer:
+            first = await some(consumer, 1)
+            consumer.seek(0, 20)
+            rest = await some(consumer, 10)
+        assert [int(batch.offsets[0]) for batch in (*first, *rest)] == [0, *range(20, 30)]
+
+    run(work())
+
+
+@pytest.mark.parametrize("options", [{"batch_bytes": 0}, {"batch_bytes": (1 << 30) + 1}, {"expansion_max": 0}])
+def test_wrong_bounds_of_batches_are_refused(options: dict[str, int]) -> None:
+    """The error names the option."""
+    with pytest.raises(BadArgument, match=f"{next(iter(options))} is {next(iter(options.values()))}"):
+        AsyncConsumer("localhost:1", "t", **options)  # type: ignore[misc]
+
+
 def test_streams_that_break_at_any_response_lose_and_repeat_nothing(run: Run) -> None:
     """The next stream begins with the next offset."""
     log = filled(60)

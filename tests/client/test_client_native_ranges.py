@@ -43,6 +43,28 @@ def test_a_range_is_exact(run: Run, first: int, end: int) -> None:
     assert run(read(filled(30), first, end)) == list(range(first, end))
 
 
+@pytest.mark.parametrize("batch_bytes", [1, 20, 1000])
+def test_long_batches_are_cut_and_a_range_stays_exact(run: Run, batch_bytes: int) -> None:
+    """Also where the range begins and ends within a piece, and over streams that break; what came is taken once from the window."""
+    log = filled(60)
+    log.trouble = 0.3
+
+    async def work(first: int, end: int) -> None:
+        reader = RangeReader(FakeConnection(log, 1000.0), "t", "", Place("g1", 1), first, end, batch_bytes=batch_bytes)
+        found: list[int] = []
+        try:
+            while (batch := await reader.next_batch()) is not None:
+                assert len(batch) == 1 or sum(map(len, batch.bodies())) <= batch_bytes
+                found += batch.offsets.tolist()
+            assert reader._stream.flow.window.waiting == sum(len(left.entries) for left in reader._stream.runs)
+        finally:
+            await reader.close()
+        assert found == list(range(first, end))
+
+    for first, end in ((0, 60), (7, 8), (13, 51)):
+        run(work(first, end))
+
+
 def test_streams_that_break_lose_and_repeat_nothing(run: Run) -> None:
     """The next stream begins with the next offset."""
     log = filled(60)

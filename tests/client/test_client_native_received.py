@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from opentelemetry import propagate
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
 
-from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.errors import BadArgument
 from ledgermq.client.native import arrow
 from ledgermq.client.native.positions import Entries, Place, Run
 from ledgermq.client.native.received import Batch
 from ledgermq.client.native.wire import fetch_response
 from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.compression import Expansion
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.frames import BadEntries, Compression, compress
@@ -118,15 +119,71 @@ def test_an_arrow_batch_has_the_columns_that_are_asked_for() -> None:
 
 @pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD])
 def test_compressed_bodies_come_as_they_were_sent(kind: Compression) -> None:
-    """Also beside bodies that are not; one that is not what it says is an error, and its bytes can still be had."""
+    """Also beside bodies that are not."""
     rows = [(compress(b"a" * 1000, kind), Fields()), (b"plain", Fields())]
     batch = batch_of(rows, sysflags=(kind.value, 0))
     assert batch.bodies() == [b"a" * 1000, b"plain"]
     assert batch.to_arrow(["body"]).column(0).to_pylist() == [b"a" * 1000, b"plain"]
-    bad = batch_of(rows, sysflags=(kind.value, kind.value))
-    with pytest.raises(Refused, match="cannot be decompressed"):
-        bad.bodies()
-    assert len(bad.columns.body_lengths) == 2
+
+
+@pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD])
+def test_a_body_that_cannot_be_decompressed_comes_as_it_is_stored_with_a_mark(kind: Compression) -> None:
+    """One that is not what it says, and one that becomes too large: neither keeps its readers from the messages behind it, and each kind of
+    reader sees which it is."""
+    bomb, good = compress(bytes((4 << 20) + 1), kind), compress(b"good", kind)
+    fields = Fields(tag="t", user={"k": "v"})
+    batch = batch_of([(b"broken", Fields()), (bomb, fields), (good, fields), (b"plain", Fields())], sysflags=(kind.value,) * 3)
+    stored = [b"broken", bomb, b"good", b"plain"]
+    mark = {"__LMQ.UNDECODED": kind.name.lower()}
+    marks = [mark, {"k": "v", **mark}, {"k": "v"}, {}]
+    assert batch.bodies() == stored and batch.properties() == marks
+    assert [(message.body, message.properties, message.tag) for message in batch] == [
+        (body, user, tag) for body, user, tag in zip(stored, marks, [None, "t", "t", None], strict=True)
+    ]
+    table = batch.to_arrow(["body", "properties"]).to_pydict()
+    assert table["body"] == stored and [dict(found) for found in table["properties"]] == marks
+    assert batch.rows(np.array([1, 2])).properties() == marks[1:3]
+
+
+def test_a_ratio_leaves_what_expands_too_much() -> None:
+    """By the stored length of each body."""
+    kind = Compression.ZSTD
+    sizes, data = entries_of([(compress(bytes(100_000), kind), Fields()), (compress(b"ab" * 9, kind), Fields())], 5, (kind.value,) * 2)
+    run = Run(Place("g1", 2), 1, 5, 0, 2, 0, memoryview(sizes), memoryview(data))
+    found = Batch.read(run, 7, True, expansion=Expansion(ratio=100))
+    assert list(found.columns.undecoded) == [0] and found.bodies()[1] == b"ab" * 9
+    assert list(found.rows(np.array([0])).columns.undecoded) == [0]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 0x101, 0x201]), st.sampled_from([b"", b"x"]), st.integers(1, 400)), min_size=1, max_size=12),
+    st.integers(1, 900),
+    st.data(),
+)
+def test_a_run_is_cut_into_batches_by_what_its_bodies_become(
+    messages: list[tuple[int, bytes, int]], body_bytes: int, data: st.DataObject
+) -> None:
+    """Each message once and in order, each batch within the limit or of one message, each position that of its last message, and skipped
+    messages told once."""
+    bodies = [b"a" * size for _, _, size in messages]
+    rows = [(compress(body, Compression(flag)) + junk, Fields()) for body, (flag, junk, _) in zip(bodies, messages, strict=True)]
+    sizes, raw = entries_of(rows, first=5, sysflags=[flag for flag, _, _ in messages])
+    begin = data.draw(st.integers(0, len(rows) - 1))
+    stop = data.draw(st.integers(begin + 1, len(rows)))
+    run: Run | None = Run(Place("g1", 2), 1, 5, begin, stop, 3, memoryview(sizes), memoryview(raw))
+    whole, found, offset = Batch.read(run, 7, True, 1 << 30).bodies(), [], 5 + begin
+    while run is not None:
+        assert run.offset == offset and (run.after is None) == (offset == 5 + begin)
+        batch = Batch.read(run, 7, True, body_bytes)
+        lengths = [len(body) for body in batch.bodies()]
+        assert len(batch) == 1 or sum(lengths) <= body_bytes
+        assert batch.skipped == (3 if offset == 5 + begin else 0) and int(batch.offsets[0]) == offset
+        found += batch.bodies()
+        offset += len(batch)
+        assert batch.next_offset == offset == int(batch.offsets[-1]) + 1
+        run, last = batch.rest(run), batch.last
+        assert run is None or run.after == last
+    assert found == whole and offset == 5 + stop
 
 
 def test_times_are_moments_in_utc() -> None:

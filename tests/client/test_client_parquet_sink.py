@@ -228,6 +228,29 @@ def full(_: int) -> None:
     raise OSError(28, "No space left on device")
 
 
+def test_no_flipped_bit_moves_the_positions(tmp_path: Path) -> None:
+    """It would leave messages out, or write them twice."""
+    stored = Stored(0)
+    stored.append([b"%d" % k for k in range(1234)])
+    with open_sink(tmp_path) as sink:
+        sink.write(batch_of(("g1", 0), stored, 0, 1234))
+    positions = tmp_path / ".t.positions.json"
+    kept = positions.read_bytes()
+    with open_sink(tmp_path) as sink:
+        before = sink.positions, sink.last, sink.logs
+    refused = 0
+    for bit in range(0, 8 * len(kept), 5):
+        flipped = bytearray(kept)
+        flipped[bit // 8] ^= 1 << bit % 8
+        positions.write_bytes(flipped)
+        try:
+            with open_sink(tmp_path) as sink:
+                assert (sink.positions, sink.last, sink.logs) == before
+        except BadArgument:
+            refused += 1
+    assert refused > len(kept)
+
+
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     """One that another process writes, one of another cluster, one whose files or positions are not readable, one that is a file."""
     stored = Stored(0)
@@ -245,6 +268,11 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         positions.write_text(text)
         with pytest.raises(BadArgument, match=r"is damaged|has version 2"):
             open_sink(tmp_path)
+    former = json.loads(kept)
+    del former["crc32c"]
+    positions.write_text(json.dumps(former))
+    with open_sink(tmp_path) as sink:
+        assert sink.positions == {("g1", 0): 1}, "sinks of former versions wrote no checksum"
     positions.unlink()
     with pytest.raises(BadArgument, match=r"positions\.json is not"):
         open_sink(tmp_path)

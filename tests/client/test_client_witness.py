@@ -390,7 +390,7 @@ def test_the_key_stays_and_is_secret(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("damage", ["key", "checkpoint", "size", "nodes", "log"])
+@pytest.mark.parametrize("damage", ["key", "checkpoint", "size", "nodes", "digit", "log"])
 def test_a_damaged_directory_is_refused(tmp_path: Path, damage: str) -> None:
     """It is the memory of the witness: it does not go on without it."""
     with WitnessFiles.open(tmp_path, "w") as files:
@@ -405,6 +405,10 @@ def test_a_damaged_directory_is_refused(tmp_path: Path, damage: str) -> None:
         checkpoint.rename(place / f"{4:020d}.checkpoint")
     elif damage == "nodes":
         (place / "nodes.json").write_text("[]")
+    elif damage == "digit":
+        kept = json.loads((place / "nodes.json").read_text())
+        kept["newest"]["commit_index"] ^= 1
+        (place / "nodes.json").write_text(json.dumps(kept))
     else:
         other = replace(HONEST.checkpoint(4), log=replace(LOG, log_id="x"))
         (place / f"{4:020d}.checkpoint").write_text(format_note(signed(other)))

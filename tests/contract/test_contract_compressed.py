@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from unittest.mock import patch
 
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.frontend.admin import group_queries
 from ledgermq.node.frontend.rocketmq import pulling
-from ledgermq.node.frontend.rocketmq.wire.bodies import plain
+from ledgermq.node.frontend.rocketmq.wire.bodies import gain, plain
+from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.compression import Compression, compress
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.message_record import Record
 from ledgermq.proto.types import Draft
 from tests.contract.backend import EPOCH_MS, Backend, contract
@@ -48,6 +52,7 @@ async def test_a_body_that_is_not_what_it_says_is_handed_out_as_stored(server: B
     await store(server, LONG, Compression.LZ4)
     received = await server.raw.receive()
     assert received.bodies == [broken, LONG]
+    assert [dict(message.user_properties) for message in received.messages] == [{"__LMQ.UNDECODED": "zstd"}, {}]
 
 
 @contract()
@@ -71,6 +76,47 @@ def test_no_body_becomes_larger_than_the_largest_message() -> None:
     assert (shown.body, shown.sysflag) == (LONG, 0)
 
 
+def stored_record(body: bytes, kind: Compression) -> bytes:
+    """A message record as the log has it."""
+    return bytes(encode_entries([Draft("T", 0, body, b"", EPOCH_MS, sysflag=kind.value)]).data)[HEADER_BYTES:]
+
+
+def test_what_bodies_gain_is_known_before_they_are_decompressed() -> None:
+    """By what their frames state; what is not compressed, or is delivered as stored, gains nothing."""
+    large = bytes(4 << 20)
+    packed = compress(large, Compression.ZSTD)
+    records = [stored_record(packed, Compression.ZSTD), stored_record(b"plain", Compression.NONE)]
+    bomb = compress(large + b"x", Compression.ZSTD)
+    assert gain(records) == len(large) - len(packed)
+    assert gain([stored_record(bomb, Compression.ZSTD), stored_record(b"garbage", Compression.LZ4)]) == 0 == gain([])
+
+
+@contract()
+async def test_receives_and_pulls_ask_for_the_memory_of_decompressed_bodies(server: Backend) -> None:
+    """Twice what they gain, until their calls end. Messages of a Receive that does not get it come again at once."""
+    asked: list[int] = []
+    full = False
+
+    async def grow(size: int, until: float) -> None:
+        asked.append(size)
+        if full:
+            raise ANSWERS.refusal()
+
+    packed = compress(LONG, Compression.ZSTD)
+    with patch.object(ANSWERS, "grow", grow):
+        for _ in range(2):
+            await store(server, LONG, Compression.ZSTD)
+        await store(server, b"plain", Compression.NONE)
+        full = True
+        refused = await server.raw.receive()
+        assert refused.bodies == [] and refused.status.code == pb.TOO_MANY_REQUESTS
+        full = False
+        received = await server.raw.receive()
+        assert sorted(received.bodies) == sorted([LONG, LONG, b"plain"])
+        assert (await pull(server.raw, 0)).bodies[:2] == [LONG, LONG]
+    assert asked == [2 * 2 * (len(LONG) - len(packed))] * 3
+
+
 @contract()
 async def test_queries_show_plain_bodies(server: Backend) -> None:
     """As `peek` and `query` print them."""
@@ -78,3 +124,5 @@ async def test_queries_show_plain_bodies(server: Backend) -> None:
     peeked = await server.engine.call("g1", Peek(server.engine.new_token(), "T", 0, 0, 1))
     assert isinstance(peeked, Peeked)
     assert group_queries.message_of(peeked.records[0], "", "T", 0, "g1", 0, 0).body == LONG
+    broken = group_queries.message_of(stored_record(b"garbage", Compression.LZ4), "", "T", 0, "g1", 0, 0)
+    assert (broken.body, dict(broken.properties)) == (b"garbage", {"__LMQ.UNDECODED": "lz4"})

@@ -204,6 +204,66 @@ def test_other_workers_bring_the_calls_of_many_clients() -> None:
     assert connection_of("unix:") == "" and connection_of("ipv4:192.0.2.1:5") == "ipv4:192.0.2.1:5"
 
 
+def test_answers_that_grow_do_not_wait_for_each_other() -> None:
+    """All of them hold bytes and want more than there is: they go beyond the limit one after the other, each until its task ends. What fits
+    does not wait."""
+
+    async def scenario() -> None:
+        budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
+        ends = [asyncio.Event() for _ in range(4)]
+        grown: list[int] = []
+
+        async def call(number: int, size: int) -> None:
+            await budget.reserve_for_task(300)
+            await settled()
+            await budget.grow(size, asyncio.get_running_loop().time() + 60)
+            grown.append(number)
+            await ends[number].wait()
+
+        tasks = [in_task("", lambda number=number: call(number, 5000)) for number in range(3)]  # type: ignore[misc]
+        tasks.append(in_task("", lambda: call(3, 50)))
+        for _ in range(3):
+            await settled()
+        assert (grown, budget.held_bytes) == ([0], 3 * 300 + 5000), "the others wait, and the small call for its first bytes"
+        for number in (0, 1):
+            ends[number].set()
+            await tasks[number]
+            for _ in range(3):
+                await settled()
+            assert number + 1 in grown and budget.held_bytes <= 4 * 300 + 5000 + 50
+        for end in ends:
+            end.set()
+        await asyncio.gather(*tasks)
+        await settled()
+        assert sorted(grown) == [0, 1, 2, 3] and budget.held_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_whose_turn_does_not_come_is_refused() -> None:
+    """By its time, with nothing held."""
+
+    async def scenario() -> None:
+        budget, end = AnswerBudget(LIMIT, CONNECTION_LIMIT), asyncio.Event()
+
+        async def first() -> None:
+            await budget.reserve_for_task(1)
+            await budget.grow(LIMIT, asyncio.get_running_loop().time() + 60)
+            await end.wait()
+
+        task = in_task("a", first)
+        await settled()
+        with pytest.raises(LedgerError, match=r"limits\.buffered_bytes") as refused:
+            await in_task("b", lambda: budget.grow(1, asyncio.get_running_loop().time() - 1))
+        assert refused.value.code == Code.TOO_MANY_REQUESTS and budget.held_bytes == LIMIT + 1
+        end.set()
+        await task
+        await settled()
+        assert budget.held_bytes == 0 and not budget._beyond.locked()
+
+    asyncio.run(scenario())
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from(["group", "reserve", "cancel", "end"]), st.integers(1, 300)), max_size=60
 )

@@ -74,6 +74,31 @@ def test_an_old_backup_is_named_and_not_heard(tmp_path: Path) -> None:
     assert not again.peer_identities.barred
 
 
+def test_a_node_on_an_old_copy_learns_which_members_do_not_hear_it(tmp_path: Path) -> None:
+    """Its own log looks sound, so only the peers can tell; one reason of several peers is told once. A removed peer's word is void, and a
+    group that left takes its objections along."""
+    names = frozenset({"n1", "n2", "n3"})
+    peers = [greeter(tmp_path, name, roll=FixedRoll(names - {name})) for name in ("n2", "n3")]
+    first = started(tmp_path / "a", "first")
+    for peer in peers:
+        met(peer, first)
+    old, hello = started(tmp_path / "b", "backup", roll=FixedRoll(names - {"n1"})), peer_pb2.Hello(node="n1", nonce=b"n" * 32)
+    heard = old.peer_identities
+    for peer in peers:
+        met(peer, old)
+        old.check_reply(b"n" * 32, peer.reply(hello), peer.node)
+    (reason,) = heard.unheard("g1")
+    assert reason.startswith("not heard by n2, n3: broker group g1: node n1: its data directory is an old copy (start 1 of it")
+    heard.name("g1", ("n1", "n2"), {})
+    assert [why.split(":")[0] for why in heard.unheard("g1")] == ["not heard by n2"]
+    assert heard.unheard("g2") == []
+    heard.note_objections("n2", {"g2": "of a group that is not here"})
+    assert heard.unheard("g1") == [] and heard.unheard("g2") == [], "n2 takes the packets again"
+    heard.note_objections("n2", {"g1": "why"})
+    heard.left("g1")
+    assert not heard.objections
+
+
 def test_a_copy_that_ran_makes_the_original_an_old_copy(tmp_path: Path) -> None:
     """Two directories with the same past: the one that connected last is the node, and the other is refused, however often each was
     started."""

@@ -255,6 +255,31 @@ def test_a_group_without_a_leader_says_what_may_keep_it_from_one() -> None:
     assert asyncio.run(strange.why_not_ready())[1:] == ["g1 waits for n2"], "a replica that its group does not know takes no part either"
 
 
+OLD_COPY = "not heard by n2, n3: broker group g1: node n1: its data directory is an old copy"
+
+
+def test_a_replica_that_its_peers_do_not_hear_is_not_ready_and_takes_no_part() -> None:
+    """Whatever its log says: its votes and acknowledgements do not count, so nobody may stop another node and rely on this one."""
+
+    def unheard(group: str) -> list[str]:
+        return [OLD_COPY] if group == "g1" else []
+
+    for status in (STATUS, replace(STATUS, role=Role.LEADER, leader="n1")):
+        assert asyncio.run(Health(FakeEngine(status), list, unheard=unheard).why_not_ready()) == [
+            "broker group g1: this replica does not count",
+            OLD_COPY,
+        ]
+    one = overview()
+    one.unheard = unheard
+    own = Reply(groups=[one._own_group(replace(STATUS, node="n3", leader="n1"))])
+    own.node.node, own.node.up = "n3", True
+    merged = one.merge({**FULL, "n3": own})
+    third = merged.groups[0].replicas[2]
+    assert (merged.health, third.state, third.rebuild.reason) == ("degraded", "waiting", OLD_COPY)
+    assert one.merge({**FULL, "n2": None, "n3": own}).health == "down", "one of three takes part"
+    assert one._own_group(replace(STATUS, group="g2")).replicas[0].state == "running"
+
+
 def test_a_master_that_does_not_serve_says_what_to_do() -> None:
     """The reason for refused calls names the command."""
     ha = HaView(0, ("n1", "n2"), 2, ack_async=False, pull=False, short="too few; ledgermq replication g1 --min-in-sync 1")

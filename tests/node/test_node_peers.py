@@ -912,6 +912,34 @@ def test_the_clock_of_the_accepting_side_comes_with_the_greeting_and_when_it_is_
     run(main())
 
 
+def test_objections_come_with_each_answer_about_the_clock(tmp_path: Path) -> None:
+    """A peer's judgement may change on an open stream: by the record that admits a directory, or by one that names another. A program that
+    tells objections in greetings only does not lift them by its silence."""
+
+    async def main() -> None:
+        one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")
+        async with pair(tmp_path, one=one, two=two) as (link, here, _, _, _):
+
+            async def asked_again() -> None:
+                known = len(here.clocks)
+                link.ask_clock(5)
+                await here.until(lambda: len(here.clocks) > known)
+
+            await here.until(lambda: len(here.clocks) == 2)
+            assert one.peer_identities.unheard("g1") == []
+            two.peer_identities.name("g1", ("n1", "n2"), {"n1": "another"})
+            await asked_again()
+            (reason,) = one.peer_identities.unheard("g1")
+            assert "not heard by n2: broker group g1: node n1: data directory replaced" in reason
+            link._take(peer_pb2.PeerMessage(clock_reply=peer_pb2.ClockReply(asked_ns=5, wall_ns=1)))
+            assert one.peer_identities.unheard("g1") == [reason]
+            two.peer_identities.name("g1", ("n1", "n2"), {"n1": identity("n1").incarnation})
+            await asked_again()
+            assert one.peer_identities.unheard("g1") == []
+
+    run(main())
+
+
 def test_a_program_that_does_not_tell_its_clock(tmp_path: Path) -> None:
     """Its greeting says so."""
 

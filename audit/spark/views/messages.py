@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.reading.bodies import PACKINGS, unpack
+from ledgermq.audit.reading.bodies import PACKINGS, unpack, unpacked_max
 from ledgermq.audit.reading.columns import native_ids
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, Flags
 from ledgermq.audit.reading.entries import Entries
@@ -33,6 +33,8 @@ SYSTEM |= {"REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "DLQ_ORIGIN_TOPIC", "DLQ_OR
 """Stored names that are not user properties (docs/format.md §4.1, §4.3, §4.4), besides those that start with `__LMQ.`."""
 BORN_MS_MAX = 253_402_300_799_999
 ID_AT = len(b"UNIQ_KEY\x01")
+PART_BYTES = 32 << 20
+"""A Spark batch has at most about this many bytes of bodies: a window of the log can hold a thousand times as many, compressed."""
 
 
 @dataclass
@@ -100,11 +102,30 @@ class Messages:
             return [None] * len(flags)
         return [PACKINGS.get(flag) or ("gzip" if text == "GZIP" else None) for flag, text in zip(flags, encoded.to_pylist(), strict=True)]
 
+    def stored_bodies(self) -> pa.Array:
+        """Every body as it is stored."""
+        at = self.entries.at[self.rows] + HEADER_BYTES + RECORD_FIXED_BYTES
+        return stretches(np.frombuffer(self.entries.window, np.uint8), at, self.field("body_bytes"))
+
+    def parts(self) -> Iterator[Messages]:
+        """The same messages in pieces whose bodies take at most `PART_BYTES` when they are decompressed, or are one."""
+        packed = self.packings()
+        lengths = self.field("body_bytes").astype(np.int64)
+        if any(packed):
+            stored = self.stored_bodies().to_pylist()
+            most = [unpacked_max(one, how) if how else 0 for one, how in zip(stored, packed, strict=True)]
+            lengths = np.maximum(lengths, np.array(most))
+        begin, size = 0, 0
+        for row, length in enumerate(lengths.tolist()):
+            if size + length > PART_BYTES and row > begin:
+                yield Messages(self.entries, self.rows[begin:row])
+                begin, size = row, 0
+            size += length
+        yield self if begin == 0 else Messages(self.entries, self.rows[begin:])
+
     def bodies(self) -> pa.Array:
         """Every body as its producer sent it; null if it cannot be decompressed."""
-        at = self.entries.at[self.rows] + HEADER_BYTES + RECORD_FIXED_BYTES
-        lengths = self.field("body_bytes")
-        plain = stretches(np.frombuffer(self.entries.window, np.uint8), at, lengths)
+        plain = self.stored_bodies()
         packed = self.packings()
         if not any(packed):
             return plain
@@ -196,7 +217,7 @@ class MessagesView:
             rows = rows[entries.sound[rows]]
             rows = rows[~control_flags(entries)[rows]]
             if len(rows):
-                yield self._batch(Messages(entries, rows))
+                yield from map(self._batch, Messages(entries, rows).parts())
 
     @staticmethod
     def _batch(found: Messages) -> Batch:

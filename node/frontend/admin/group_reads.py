@@ -10,10 +10,11 @@ from typing import Any
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peeked
 from ledgermq.node.frontend.ports import Engine
-from ledgermq.node.frontend.rocketmq.wire.bodies import plain
+from ledgermq.node.frontend.rocketmq.wire.bodies import plain, undecoded
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.properties import UNDECODED
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import refused
 from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
@@ -137,6 +138,7 @@ def message_of(
     is that at which it counts as stored, because answers are put in this order."""
     found = plain(decode_record(record))
     fields = decode_properties(found.properties)
+    left = undecoded(found)
     return admin_pb2.PeekedMessage(
         message_id=fields.message_id,
         topic=admin_pb2.Name(namespace=namespace, name=topic),
@@ -145,7 +147,7 @@ def message_of(
         tag=fields.tag,
         keys=fields.keys,
         message_group=fields.message_group,
-        properties=fields.user,
+        properties=fields.user if left is None else {**fields.user, UNDECODED: left},
         body=bytes(found.body),
         born_ms=found.born_ms,
         store_ms=time_epochs.counted(found.store_ms, found.physical_offset),

@@ -51,6 +51,8 @@ class Overview:
     """Knows the disk usage of log files and what keeps each file from being trimmed; without it neither is reported."""
     clock: Callable[[], ClockStanding] | None = None
     """What this node knows of its wall clock; without it that is not reported."""
+    unheard: Callable[[str], Sequence[str]] | None = None
+    """Why peers ignore what the replica of a group here sends; without it that is not reported."""
     digest_exchange: DigestExchange | None = None
     tiering: Tiering | None = None
     """Knows which sealed files differ between replicas; without it they are not reported."""
@@ -114,6 +116,10 @@ class Overview:
 
     def _own_group(self, status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         info = _resting(status) if status.rebuild is not None else _group_of(status)
+        replica = info.replicas[0]
+        if self.unheard is not None and replica.state == "running" and (unheard := self.unheard(status.group)):
+            # Its copy of the log may be as long as the leader's, but its votes and acknowledgements do not count.
+            replica.state, replica.rebuild.reason = "waiting", "; ".join(unheard)
         view = self._engine.views.get(status.group)
         if view is not None:
             info.level = view.level
@@ -130,17 +136,16 @@ class Overview:
         if view is not None and view.ha is not None:
             info.ha.CopyFrom(_ha_of(view.ha, status, view.incarnations.get(status.node, "")))
         if self.storage is not None:
-            info.replicas[0].disk_bytes.update(self.storage.disk_bytes.get(status.group, {}))
+            replica.disk_bytes.update(self.storage.disk_bytes.get(status.group, {}))
             info.files_kept.update(self.storage.files_kept.get(status.group, {}))
         if self.digest_exchange is not None:
-            replica = info.replicas[0]
             replica.differing_files.extend(self.digest_exchange.differing(status.group))
             info.disputed_files.extend(self.digest_exchange.disputed(status.group))
             unverified_ms = self.digest_exchange.unverified_ms(status.group)
             if unverified_ms is not None:
                 replica.unverified_ms = unverified_ms
         if self.tiering is not None and (tiered := self.tiering.state(status.group)) is not None:
-            info.replicas[0].tiered.CopyFrom(admin_pb2.TieredInfo(**asdict(tiered)))
+            replica.tiered.CopyFrom(admin_pb2.TieredInfo(**asdict(tiered)))
         return info
 
     async def gather(self, *, queues: bool = False) -> dict[str, peer_pb2.NodeStatusReply | None]:

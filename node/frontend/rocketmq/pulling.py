@@ -16,13 +16,15 @@ from ledgermq.node.frontend.rocketmq.broker_calls import Groups
 from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S, ServiceConfig
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import delivering, statuses
+from ledgermq.node.frontend.rocketmq.wire.bodies import gain
 from ledgermq.node.frontend.rocketmq.wire.polling import AFTER_POLL_S, polling_s
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, duration_ms, filter_of, group_of, topic_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.routing.tier_reads import TierReads
-from ledgermq.node.runtime.answer_budget import ANSWERS
+from ledgermq.node.runtime.answer_budget import ANSWERS, COPIES
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.compression import DECOMPRESSED_MAX
 from ledgermq.proto.layout import split_record
 from ledgermq.proto.status import Code, fail
 
@@ -175,6 +177,9 @@ class Puller:
             if below is None:
                 raise
             pulled = below
+        if gained := gain(pulled.records):
+            # The answer ends with the body that exceeds its limit.
+            await ANSWERS.grow(COPIES * min(gained, BATCH_BYTES + DECOMPRESSED_MAX), deadline - DEADLINE_MARGIN_S)
         status = statuses.OK if pulled.records else statuses.status(Code.MESSAGE_NOT_FOUND, "no new message")
         out = [pb.PullMessageResponse(status=status)]
         next_offset, size = pulled.next_offset, 0

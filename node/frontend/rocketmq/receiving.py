@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Receive, Received
+from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, CancelReceive, Receive, Received
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.ports import Filter
@@ -24,6 +24,7 @@ from ledgermq.node.frontend.rocketmq.lite_subscriptions import check_lite_group
 from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S, ServiceConfig
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import delivering, statuses
+from ledgermq.node.frontend.rocketmq.wire.bodies import gain
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.rocketmq.wire.polling import AFTER_POLL_S, polling_s
 from ledgermq.node.frontend.rocketmq.wire.validation import (
@@ -37,7 +38,7 @@ from ledgermq.node.frontend.rocketmq.wire.validation import (
     topic_of,
 )
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.runtime.answer_budget import ANSWERS
+from ledgermq.node.runtime.answer_budget import ANSWERS, COPIES
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import TopicKind
@@ -185,6 +186,8 @@ class Receiver:
         received: Received = await self._groups.call(broker_group, call, job.stored, deadline)
         if not received.leases:
             return failure(statuses.status(Code.MESSAGE_NOT_FOUND, "no new message"))
+        if gained := gain([lease.record for lease in received.leases]):
+            await self._grow(broker_group, call, COPIES * gained, deadline)
         out = [pb.ReceiveMessageResponse(status=statuses.OK).SerializeToString()]
         for lease in received.leases:
             response = pb.ReceiveMessageResponse()
@@ -192,6 +195,15 @@ class Receiver:
             out.append(response.SerializeToString())
         out.append(_time().SerializeToString())
         return out
+
+
+    async def _grow(self, broker_group: str, call: Receive, size: int, deadline: float) -> None:
+        """Wait for the memory of decompressed bodies. Without it nobody gets the messages, and their leases end at once."""
+        try:
+            await ANSWERS.grow(size, deadline - DEADLINE_MARGIN_S)
+        except BaseException:  # a caller that went while it waited, too
+            self._groups.notify(broker_group, CancelReceive(call.token))
+            raise
 
 
 class _Job:

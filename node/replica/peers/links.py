@@ -142,7 +142,7 @@ class Link:
             self._statuses.pop(sequence, None)
 
     def ask_clock(self, now_ns: int) -> None:
-        """Ask for the peer's wall clock; the answer goes to the handler. `now_ns`: the steady clock."""
+        """Ask for the peer's wall clock, which goes to the handler, and for its objections. `now_ns`: the steady clock."""
         self.post(peer_pb2.PeerMessage(clock_request=peer_pb2.ClockRequest(asked_ns=now_ns)))
 
     async def _keep_open(self) -> None:
@@ -250,7 +250,10 @@ class Link:
             if waiting is not None and not waiting.done():
                 waiting.set_result(message.node_status_reply)
         elif kind == "clock_reply":
-            self._handler.heard_clock(self.peer, message.clock_reply.wall_ns, message.clock_reply.asked_ns)
+            reply = message.clock_reply
+            self._handler.heard_clock(self.peer, reply.wall_ns, reply.asked_ns)
+            if reply.HasField("objections"):
+                self._greeter.peer_identities.note_objections(self.peer, reply.objections.by_group)
 
     def _set_up(self, stream: PeerStream) -> None:
         self._outbox = stream.open(self.peer, self._limit_bytes, self._hear, dialled=True)

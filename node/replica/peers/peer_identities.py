@@ -74,8 +74,8 @@ class PeerIdentities:
     """Node → the highest feature level that it reads, from its last valid greeting."""
     barred: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(group, node) → why the group's packets from that node are ignored, in words for both sides."""
-    objections: dict[tuple[str, str], str] = field(default_factory=dict)
-    """(group, node) → why that node ignores the group's packets from here, in its words."""
+    objections: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(group, node) → why that node ignores the group's packets from here, in its words; replaced as a whole."""
     answered: frozenset[str] = frozenset()
     """The nodes that answered a greeting in this run; replaced as a whole, like `reported_members`."""
     since: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -142,10 +142,30 @@ class PeerIdentities:
 
     def note_objection(self, group: str, node: str, objection: str) -> None:
         """Set the peer's objection to this node's directory; empty for none."""
-        if objection:
-            self.objections[group, node] = objection
-        else:
-            self.objections.pop((group, node), None)
+        with self._lock:
+            others = {key: why for key, why in self.objections.items() if key != (group, node)}
+            self.objections = {**others, (group, node): objection} if objection else others
+
+    def note_objections(self, node: str, by_group: Mapping[str, str]) -> None:
+        """Set all objections of a peer to directories of this node."""
+        told = {(group, node): why for group, why in by_group.items() if group in self.known}
+        if told != {key: why for key, why in self.objections.items() if key[1] == node}:
+            with self._lock:
+                self.objections = {**{key: why for key, why in self.objections.items() if key[1] != node}, **told}
+
+    def objections_of(self, node: str) -> dict[str, str]:
+        """Group → why the group's packets from that node are ignored here."""
+        return {group: why for (group, peer), why in self.barred.items() if peer == node}
+
+    def unheard(self, group: str) -> list[str]:
+        """Which members ignore the group's packets from here, and why: a replica that they do not hear helps neither to elect nor to
+        commit."""
+        members = self.members.get(group)
+        reasons: dict[str, list[str]] = {}
+        for (name, node), why in sorted(self.objections.items()):
+            if name == group and (not members or node in members):
+                reasons.setdefault(why, []).append(node)
+        return [f"not heard by {', '.join(nodes)}: {why}" for why, nodes in reasons.items()]
 
     def hears(self, group: str, node: str, incarnation: str | None) -> bool:
         """Whether packets of the group are accepted from a stream that was opened from this directory; None if its greeting named none.
@@ -182,8 +202,7 @@ class PeerIdentities:
             self.reported_members = {other: members for other, members in self.reported_members.items() if other != group}
             for key in [key for key in self._stale if key[0] == group]:
                 del self._stale[key]
-            for key in [key for key in self.objections if key[0] == group]:
-                del self.objections[key]
+            self.objections = {key: why for key, why in self.objections.items() if key[0] != group}
             self._judge()
 
     def answered_since(self, group: str) -> frozenset[str]:

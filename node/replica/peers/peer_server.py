@@ -247,6 +247,8 @@ class _Session:
             self._handler.gone(message.client_gone.client_id)
         elif kind == "clock_request":
             reply = peer_pb2.ClockReply(asked_ns=message.clock_request.asked_ns, wall_ns=self._handler.wall_ns())
+            reply.objections.by_group.update(self._greeter.peer_identities.objections_of(self._peer))
+            reply.objections.SetInParent()
             self._outbox.put(peer_pb2.PeerMessage(clock_reply=reply), reply.ByteSize())
         elif kind == "node_status_request":
             task = asyncio.create_task(self._status(message.node_status_request))
