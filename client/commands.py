@@ -25,6 +25,7 @@ from ledgermq.client.errors import BadArgument, Stopped
 from ledgermq.proto import units
 from ledgermq.proto.names import parse_stored
 from ledgermq.proto.signature import Credentials, operator_of
+from ledgermq.proto.status import ExitCode
 
 ENDPOINTS_HELP = "Client ports of one or more nodes: 'host:port;host:port'."
 PROGRESS_LINE_S = 5.0
@@ -257,9 +258,12 @@ def told_if_interrupted(what: Callable[[], str], remedy: str) -> Iterator[None]:
 
 
 def confirmed(what: str, yes: bool) -> None:
-    """Ask for confirmation on a terminal; elsewhere require --yes. Raises BadArgument."""
+    """Ask for confirmation on a terminal, before anything is changed; elsewhere require --yes. Raises BadArgument, and
+    SystemExit for a no."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise BadArgument(f"{what} cannot be undone", "confirm with --yes")
-    click.confirm(f"{what}?", abort=True, err=True)
+    if not click.confirm(f"{what}?", err=True):
+        click.echo("nothing was changed", err=True)
+        raise SystemExit(ExitCode.FAILED)

@@ -35,6 +35,7 @@ from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage import commands as storage_commands
 from ledgermq.storage import doctor_commands, recover_commands
 from tests.client.fake_cluster import FakeNode, acked, admin_status, delivered, route, sent, status, verdict
+from tests.terminal import Typed
 
 Run = Callable[..., tuple[int, str, str]]
 COMMANDS = [
@@ -232,24 +233,38 @@ def test_deleting_insists_off_a_terminal(node: FakeNode, run: Run, what: str) ->
     assert run(what, "delete", "x", "--yes")[:2] == (0, "deleted: x\n")
 
 
-def test_deleting_asks_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Yes continues; no ends the command without a change."""
+@pytest.mark.parametrize(
+    "words",
+    [
+        "topic delete t",
+        "group delete g",
+        "group reset g --topic t --to latest",
+        "dlq purge --group g",
+        "waiting cancel --topic t --kind delayed --all",
+        "user delete u",
+        "member remove n1",
+    ],
+)
+@pytest.mark.parametrize("answer", ["n", ""])
+def test_a_no_changes_nothing(
+    words: str, answer: str, node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command that asks says so, and ends with 1: neither an error nor an interruption. Just Enter is a no."""
+    monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
+    monkeypatch.setattr(sys, "stdin", Typed(answer + "\n"))
+    assert cli.run(words.split()) == 1
+    out, err = capfd.readouterr()
+    assert out == "" and err.endswith("? [y/N]: nothing was changed\n"), err
+    assert not [name for name in node.requests if name.startswith(("Delete", "Reset", "Settle", "Cancel", "Change"))]
 
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
 
-    answers = iter([True, False])
-
-    def asked(text: str, abort: bool, err: bool) -> None:
-        if not next(answers):
-            raise click.Abort
-
-    monkeypatch.setattr(sys, "stdin", Terminal())
-    monkeypatch.setattr(commands.click, "confirm", asked)
-    commands.confirmed("deleting it", False)
-    with pytest.raises(click.Abort):
-        commands.confirmed("deleting it", False)
+def test_a_yes_goes_on(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with --yes."""
+    monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
+    monkeypatch.setattr(sys, "stdin", Typed("y\n"))
+    node.answers("DeleteGroup", admin_pb2.DeleteGroupResponse(status=admin_status()))
+    assert cli.run(["group", "delete", "g"]) == 0
+    assert capfd.readouterr().out == "deleted: g\n"
 
 
 def test_group_commands(node: FakeNode, run: Run) -> None:

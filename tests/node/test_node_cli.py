@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -273,3 +274,22 @@ def test_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert shell.stdout == Cluster.endpoints and len(following) == 2
     for line in following:
         assert cli.run([*line.split()[1:], "--help"]) == 0
+
+
+def test_up_names_the_nodes_that_it_waits_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every five seconds those that are not ready, and nothing once all are, whenever that is."""
+    clock = itertools.count(0.0, 3.0)
+    ready_at = {"n1": 2, "n2": 4}
+    asked = dict.fromkeys(ready_at, 0)
+
+    def ready(node: str) -> bool:
+        asked[node] += 1
+        return asked[node] >= ready_at[node]
+
+    cluster: Any = types.SimpleNamespace(
+        nodes=ready_at, children={node: types.SimpleNamespace(exit_code=None) for node in ready_at}, ready=ready
+    )
+    monkeypatch.setattr(commands, "time", types.SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+    assert commands._wait_ready(cluster, types.SimpleNamespace(wanted=False))  # type: ignore[arg-type]
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["waiting for n2 (9 s)"], told
