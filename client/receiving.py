@@ -151,6 +151,12 @@ class Receiver:
             return messages
         raise refusal(status.code, status.message)
 
+    def settle(self, messages: Sequence[pb.Message], handed: int) -> None:
+        """Acknowledge the first `handed` messages; `close` gives the others back, in time for another consumer."""
+        self._kept = [*messages[handed:], *self._kept]
+        if handed:
+            self.acknowledge(messages[:handed])
+
     def acknowledge(self, messages: Sequence[pb.Message]) -> int:
         """Acknowledge messages and return how many were accepted; the leases of the others had expired, and they are delivered again."""
         named = (m.system_properties for m in messages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -517,6 +518,25 @@ def test_consume_max_json_no_ack_and_to(node: FakeNode, run: Run, tmp_path: Path
     assert (code, out) == (0, "") and [request.batch_size for request in node.requests["ReceiveMessage"]] == [2, 1]
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     assert [(line["v"], line["body_base64"]) for line in lines] == [(1, "/w==")] * 2 and not node.requests["AckMessage"]
+
+
+def test_what_the_reader_of_a_pipe_did_not_read_is_not_acknowledged(node: FakeNode) -> None:
+    """`| head -1` takes one message of a batch: that one is acknowledged, and the others come again at once."""
+    node.answers("QueryRoute", route(queues=1))
+    node.answers("ReceiveMessage", [*(delivered(b"%d" % number, number) for number in range(32)), verdict()])
+    node.answers("AckMessage", acked)
+    node.answers("ChangeInvisibleDuration", messaging_pb2.ChangeInvisibleDurationResponse(status=status()))
+    command = f"{sys.executable} -m ledgermq consume --topic t --group g --endpoints {node.endpoint}"
+    for option, first in (("", "0\n"), ("--json", '{"v":1,')):
+        node.requests.clear()
+        script = f"{command} {option} | head -1"
+        found = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False)
+        assert (found.returncode, found.stderr) == (0, "") and found.stdout.startswith(first) and found.stdout.count("\n") == 1
+        (request,) = node.requests["AckMessage"]
+        assert [entry.receipt_handle for entry in request.entries] == ["handle-0"]
+        given_back = node.requests["ChangeInvisibleDuration"]
+        assert [one.receipt_handle for one in given_back] == [f"handle-{number}" for number in range(1, 32)]
+        assert not any(one.invisible_duration.ToMilliseconds() for one in given_back)
 
 
 def test_consume_into_an_impossible_file_is_64(node: FakeNode, run: Run) -> None:

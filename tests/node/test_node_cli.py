@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -160,6 +161,11 @@ def test_closed_stdout_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m ledgermq config example | head -c 10"
     found = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert found.stderr == "" and found.returncode == 0
+    read, write = os.pipe()
+    os.close(read)
+    found = subprocess.run(command.split(" | ")[0].split(), stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    assert found.stderr == "" and found.returncode == 0
+    os.close(write)
 
 
 def test_the_documented_way_to_a_configuration_works(
