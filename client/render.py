@@ -358,7 +358,7 @@ def group_json(group: admin_pb2.ConsumerGroupInfo) -> dict[str, Any]:
                 "topic": q.topic.name,
                 "broker_group": q.broker_group,
                 "group_queue": q.group_queue,
-                **{name: known(q, name) for name in ("cursor", "leased", "lag", "max_offset")},
+                **{name: known(q, name) for name in ("queue", "cursor", "leased", "lag", "max_offset")},
             }
             for q in group.queues
         ],

@@ -63,6 +63,8 @@ class GroupQueue:
     leased: int | None
     lag: int | None
     max_offset: int | None
+    queue: int | None
+    """Its number over all broker groups; None if its topic was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +369,8 @@ class DeadLetter:
     client: str | None
     """The client of a broadcasting group that gave it up."""
     body_bytes: int
+    queue: int | None
+    """The number of the original message's queue over all broker groups; None if its topic was deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,10 +183,10 @@ def test_the_object_store_of_a_replica() -> None:
 def test_a_consumer_group() -> None:
     """Progress per queue; what is not known is null."""
     group = admin_pb2.ConsumerGroupInfo(group=admin_pb2.Name(name="g"), max_attempts=17, configured=True)
-    group.queues.add(topic=admin_pb2.Name(name="t"), broker_group="g1", group_queue=1, cursor=0, lag=4)
+    group.queues.add(topic=admin_pb2.Name(name="t"), broker_group="g1", group_queue=1, cursor=0, lag=4, queue=5)
     found = render.group_json(group)
     assert (found["group"], found["max_attempts"], found["fifo"], found["configured"], found["clients"]) == ("g", 17, False, True, None)
-    queue = {"topic": "t", "broker_group": "g1", "group_queue": 1, "cursor": 0, "leased": None, "lag": 4, "max_offset": None}
+    queue = {"topic": "t", "broker_group": "g1", "group_queue": 1, "queue": 5, "cursor": 0, "leased": None, "lag": 4, "max_offset": None}
     assert found["queues"] == [queue]
 
 
