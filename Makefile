@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## three nodes, 20,000 flights, a killed leader, a Spark audit (MESSAGES=20000; CONSOLE=1: pages to look at them, until Ctrl-C)
+demo: ## three nodes, 20,000 flights and 1,000 in order, a killed leader, a Spark audit (MESSAGES=20000; CONSOLE=1: pages to look at them, until Ctrl-C)
 	@bash deploy/setup-venv.sh demo
 	@$(VENV)/python -m examples.flights --messages $(MESSAGES) $(if $(CONSOLE),--console)
 

@@ -20,6 +20,7 @@ from ledgermq.client.errors import BadArgument, Unreachable
 from ledgermq.proto import admin_pb2
 
 SHORTEST_WATCH_S = 0.1
+GROUPS_ASKED = 100
 KINDS = ["normal", "fifo", "delay", "transaction", "mixed", "priority", "lite"]
 PERMISSIONS = ["rw", "r", "w", "none"]
 DURABILITIES = ["group", "high", "memory", "hybrid"]
@@ -249,11 +250,20 @@ def topic_describe(connection: Connection, name: str, namespace: str, as_json: b
 @namespace_option
 @cluster_command
 def topic_delete(connection: Connection, name: str, namespace: str, yes: bool) -> None:
-    """Delete a topic and stop serving its messages.
+    """Delete a topic and stop serving its messages. Consumer groups stay, and lose their positions in it; the question names them.
 
     \b
     Example: ledgermq topic delete orders --yes
     """
+    admin = AdminCalls(connection)
+    if not yes and sys.stdin.isatty() and (readers := _readers(admin, name, namespace)):
+        print(f"consumer groups that lose their positions in it: {', '.join(readers)}", file=sys.stderr)
     confirmed(f"deleting the topic {name}", yes)
-    AdminCalls(connection).delete_topic(name, namespace)
+    admin.delete_topic(name, namespace)
     print(f"deleted: {name}")
+
+
+def _readers(admin: AdminCalls, topic: str, namespace: str) -> list[str]:
+    """The consumer groups that have read a topic, of the first hundred of its namespace."""
+    groups = [group.group.name for group in admin.list_groups().groups if group.group.namespace == namespace][:GROUPS_ASKED]
+    return [group for group in groups if any(one.topic.name == topic for one in admin.group_lag(group, None, namespace).topics)]

@@ -6,10 +6,11 @@ The commands themselves are in the modules named `*_commands.py`. This module ne
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
@@ -25,9 +26,14 @@ from ledgermq.client.errors import BadArgument, Stopped
 from ledgermq.proto import units
 from ledgermq.proto.names import parse_stored
 from ledgermq.proto.signature import Credentials, operator_of
+from ledgermq.proto.status import ExitCode
 
 ENDPOINTS_HELP = "Client ports of one or more nodes: 'host:port;host:port'."
 PROGRESS_LINE_S = 5.0
+PREFIX = "LEDGERMQ_"
+VARIABLES = ("LEDGERMQ_ENDPOINTS", "LEDGERMQ_CONTEXT", "LEDGERMQ_ACCESS_KEY", "LEDGERMQ_SECRET_KEY")
+"""The environment of the commands that talk to a cluster."""
+LIKENESS = 0.75
 
 
 class Duration(click.ParamType[float]):
@@ -104,6 +110,7 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
         certificate_key: Path | None,
         **options: Any,
     ) -> Any:
+        hint_at_variables(os.environ)
         files: Files = (ca, certificate, certificate_key)
         wire = wire_of(tls, *files)
         credentials = credentials_of_environment()
@@ -161,6 +168,16 @@ def credentials_of_environment() -> Credentials | None:
     if bool(access_key) != bool(secret_key):
         raise BadArgument("only one of LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY is set", "set both, or neither")
     return Credentials(access_key, secret_key) if access_key else None
+
+
+def hint_at_variables(names: Iterable[str]) -> None:
+    """Name environment variables that look like a misspelt one of these commands, which would be without effect in silence. Others belong
+    to nodes, or to Kubernetes."""
+    for name in names:
+        known = {variable.removeprefix(PREFIX) for variable in VARIABLES}
+        given = name.removeprefix(PREFIX)
+        if name.startswith(PREFIX) and given not in known and (near := difflib.get_close_matches(given, known, 1, LIKENESS)):
+            click.echo(f"warning: no command reads {name}; did you mean {PREFIX}{near[0]}?", err=True)
 
 
 def wire_of(tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> dict[str, Any]:
@@ -257,9 +274,12 @@ def told_if_interrupted(what: Callable[[], str], remedy: str) -> Iterator[None]:
 
 
 def confirmed(what: str, yes: bool) -> None:
-    """Ask for confirmation on a terminal; elsewhere require --yes. Raises BadArgument."""
+    """Ask for confirmation on a terminal, before anything is changed; elsewhere require --yes. Raises BadArgument, and
+    SystemExit for a no."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise BadArgument(f"{what} cannot be undone", "confirm with --yes")
-    click.confirm(f"{what}?", abort=True, err=True)
+    if not click.confirm(f"{what}?", err=True):
+        click.echo("nothing was changed", err=True)
+        raise SystemExit(ExitCode.FAILED)

@@ -57,7 +57,8 @@ def consume(
       ledgermq consume --topic orders --group lake --until-empty 2s --to orders.parquet
 
     Output is appended to an existing file, except .parquet, which must be a new file and appears when complete. Messages are acknowledged
-    after they are durable in the file. A group without leases in the topic reads .jsonl, .csv and .parquet in batches, and commits offsets.
+    after they are durable in the file, or after the reader of a pipe has read them: `| head -1` acknowledges one message. A group without
+    leases in the topic reads .jsonl, .csv and .parquet in batches, and commits offsets.
     """
     kind = data_files.kind_of(path)
     if kind and path is not None and not expression.startswith(SQL_PREFIX) and _may_stream(connection, topic_name, group_name, namespace):
@@ -95,10 +96,15 @@ def consume_loop(
         messages = receiver.receive(20.0 if until_empty_s is None else until_empty_s, batch)
         if not messages and until_empty_s is not None:
             return
-        lines.write([message.body for message in messages], map(render.received_json, messages))
-        lines.flush()
-        if messages and not no_ack:
-            receiver.acknowledge(messages)
+        handed = 0
+        try:
+            for some in [[message] for message in messages] if lines.piped else [messages]:
+                lines.write([message.body for message in some], map(render.received_json, some))
+                lines.flush()
+                handed += len(some)
+        finally:
+            if not no_ack:
+                receiver.settle(messages, handed)
         done += len(messages)
         meter.show(done)
 

@@ -1,20 +1,23 @@
 """Files that consumed messages are written to: one body per line, JSON Lines, CSV, Parquet.
 
-Law: messages for which `flush` has returned are on stable storage, and only those may be acknowledged. Line files are appended to, so that
-an acknowledged message is never overwritten. A Parquet file is written as a whole: it gets its name when it is complete, and until then
-none of its messages counts as written.
+Law: messages for which `flush` has returned are on stable storage, or were read from the pipe that they were written to, and only those may
+be acknowledged. Line files are appended to, so that an acknowledged message is never overwritten. A Parquet file is written as a whole: it
+gets its name when it is complete, and until then none of its messages counts as written.
 """
 
 from __future__ import annotations
 
 import csv
+import errno
+import fcntl
 import io
 import json
 import os
+import select
 import stat
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -79,6 +82,13 @@ class Lines:
         self._synced = synced
         self._new = new
         self._header_bytes = 0
+        self.piped = is_pipe(out)
+        """Whether somebody reads along, who may end after any message (`| head -1`)."""
+        if self.piped:
+            with suppress(OSError):
+                # In a pipe of one page there is room exactly when it is empty. Refused while more than that is in it, from another writer;
+                # what is written into it counts as read then.
+                fcntl.fcntl(out.fileno(), fcntl.F_SETPIPE_SZ, 1)
         if kind == ".csv" and not (synced and os.fstat(out.fileno()).st_size):
             self._header_bytes = out.write(self._csv([CSV_COLUMNS]))
 
@@ -104,6 +114,11 @@ class Lines:
         self._out.flush()
         if self._synced:
             os.fdatasync(self._out.fileno())
+        if self.piped:
+            waiting = select.poll()
+            waiting.register(self._out.fileno(), select.POLLOUT)
+            if not waiting.poll()[0][1] & select.POLLOUT:
+                raise BrokenPipeError(errno.EPIPE, "the reader ended before it had read everything")
 
     def close(self) -> None:
         self.flush()
@@ -201,6 +216,10 @@ def appended(path: str) -> IO[bytes]:
 
 def is_regular(out: IO[bytes]) -> bool:
     return stat.S_ISREG(os.fstat(out.fileno()).st_mode)
+
+
+def is_pipe(out: IO[bytes]) -> bool:
+    return stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
 
 
 def _last_line(file: IO[bytes], size: int) -> bytes:

@@ -348,7 +348,7 @@ def _as_json(letter: pb.DeadLetter) -> dict[str, Any]:
         "state": letter.state,
         "given_up_ms": letter.message.store_ms,
         "topic": stored_name(letter.topic.namespace, letter.topic.name) if known else None,
-        "queue": letter.group_queue if known else None,
+        "queue": render.known(letter, "queue"),
         "offset": letter.offset if known else None,
         "client": letter.client or None,
         "broker_group": letter.message.broker_group,
@@ -370,5 +370,5 @@ def _exported(letter: pb.DeadLetter) -> dict[str, Any]:
     """A letter as a row of a data file."""
     row = render.peeked_json(letter.message)
     if letter.HasField("topic"):
-        row |= {"topic": letter.topic.name, "queue": letter.group_queue, "offset": letter.offset}
+        row |= {"topic": letter.topic.name, "queue": render.known(letter, "queue"), "offset": letter.offset}
     return row

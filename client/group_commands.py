@@ -15,7 +15,7 @@ from ledgermq.client.admin_calls import AdminCalls, name_of
 from ledgermq.client.commands import cluster_command, confirmed, exact_option, json_option, namespace_option, told_if_interrupted
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Incomplete
-from ledgermq.client.moments import moment_ms
+from ledgermq.client.moments import place
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.group_config import BACKOFF_FORM, backoff_fields, parse_backoff
 
@@ -136,7 +136,7 @@ def group_update(
 @cluster_command
 @json_option
 def group_list(connection: Connection, as_json: bool) -> None:
-    """List all consumer groups.
+    """List all consumer groups. Clients are those of `client list`, unknown while a node does not answer.
 
     \b
     Example: ledgermq group list
@@ -167,12 +167,12 @@ def group_describe(connection: Connection, name: str, namespace: str, as_json: b
     if as_json:
         render.print_json(**render.group_json(found))
         return
-    print(f"{name}: {render.group_words(found)}, clients {render.known(found, 'clients') if found.HasField('clients') else '?'}")
+    print(f"{name}: {render.group_words(found)}, clients {found.clients if found.HasField('clients') else '?'}")
     rows = [
-        [q.topic.name, q.broker_group, q.group_queue, *(render.known(q, c) for c in ("cursor", "leased", "lag", "max_offset"))]
+        [q.topic.name, render.known(q, "queue"), q.broker_group, *(render.known(q, c) for c in ("cursor", "leased", "lag", "max_offset"))]
         for q in found.queues
     ]
-    render.print_table("queues", ["topic", "broker group", "queue", "cursor", "leased", "lag", "next offset"], rows)
+    render.print_table("queues", ["topic", "queue", "broker group", "cursor", "leased", "lag", "next offset"], rows)
 
 
 @group.command("delete")
@@ -246,15 +246,10 @@ def group_reset(
       ledgermq group reset billing --topic orders --queue 3 --to 1200 --yes
     """
     request = admin_pb2.ResetGroupRequest(group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue)
-    if where in ("earliest", "latest"):
-        setattr(request, where, True)
-    elif where.isascii() and where.isdigit():
-        if queue is None:
-            remedy = "give --queue as well, or a time as 1700000000000ms"
-            raise BadArgument("an offset means a different message in every queue", remedy)
-        request.offset = int(where)
-    else:
-        request.store_ms = moment_ms(where, time.time_ns() // 1_000_000)
+    setattr(request, *place(where, time.time_ns() // 1_000_000))
+    if request.HasField("offset") and queue is None:
+        remedy = "give --queue as well, or a time as 1700000000000ms"
+        raise BadArgument("an offset means a different message in every queue", remedy)
     confirmed(f"resetting the consumer group {name} in topic {topic_name} to {where}", yes)
     _show_reset(name, topic_name, AdminCalls(connection).reset_group(request), as_json)
 

@@ -5,7 +5,6 @@ Only argument parsing, progress and exit statuses live here; the client package 
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from ledgermq.client.commands import DURATION, Meter, cluster_command, exact_opt
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Incomplete, Refused, WrongKind
 from ledgermq.client.explain_commands import show_trace
-from ledgermq.client.moments import moment_ms, time_range_ms
+from ledgermq.client.moments import moment_ms, place, time_range_ms
 from ledgermq.client.receiving import MESSAGE_NOT_FOUND
 from ledgermq.client.send_files import BadRow, FileSender, FileSummary, Row, kind_of, read_rows, with_defaults
 from ledgermq.client.sending import WINDOW, Outgoing, Sender, SendSummary
@@ -228,7 +227,7 @@ def send(
 @click.command()
 @click.option("--topic", "topic_name", required=True, help="Name of the topic.")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue. [default: all]")
-@click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest, an offset, or a time as 1700000000000ms.")
+@click.option("--from", "start", default="earliest", show_default=True, metavar="PLACE", help="earliest, latest, an offset, or a time.")
 @click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True, help="Show at most N messages.")
 @namespace_option
 @cluster_command
@@ -236,19 +235,17 @@ def send(
 def peek(connection: Connection, topic_name: str, queue: int | None, start: str, limit: int, namespace: str, as_json: bool) -> None:
     """Look at committed messages without a consumer group and without leasing them.
 
+    A time is ISO 8601 (UTC unless it has another offset), milliseconds since 1970 as 1700000000000ms, now, or a duration before now as
+    -10m.
+
     \b
     Examples:
       ledgermq peek --topic orders --max 5
+      ledgermq peek --topic orders --from -1h
       ledgermq peek --topic orders --queue 3 --from 1200 --json
     """
     request = admin_pb2.PeekRequest(topic=name_of(topic_name, namespace), queue=queue, max=limit)
-    match = re.fullmatch(r"(\d+)(ms)?", start)
-    if start in ("earliest", "latest"):
-        setattr(request, start, True)
-    elif match is None:
-        raise BadArgument(f"--from {start!r} is not a valid position", "give earliest, latest, an offset, or a time as 1700000000000ms")
-    else:
-        setattr(request, "store_ms" if match[2] else "offset", int(match[1]))
+    setattr(request, *place(start, time.time_ns() // 1_000_000))
     for message in peek_pages(AdminCalls(connection), request, limit):
         if as_json:
             render.print_json(**render.peeked_json(message))

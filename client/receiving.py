@@ -51,6 +51,8 @@ class Receiver:
         self._filter = filter_expression(expression)
         self._invisible_s = invisible_s
         self._brokers: dict[str, pb.MessageQueue] = {}
+        self._numbers: dict[str, int] = {}
+        """By name of the broker, the number of its first queue over all brokers of the topic."""
         self._polls: dict[str, Future[list[pb.Message]]] = {}
         """By name of the broker, its poll under way; none if the topic has one broker."""
         self._kept: list[pb.Message] = []
@@ -96,9 +98,12 @@ class Receiver:
         answer = self._connection.ask(service.MESSAGING + "QueryRoute", request, pb.QueryRouteResponse)
         by_broker = {queue.broker.name: queue for queue in answer.message_queues}
         self._brokers = dict(sorted(by_broker.items()))
+        queues = [queue.broker.name for queue in answer.message_queues]
+        self._numbers = {name: queues.index(name) for name in self._brokers}
 
     def receive(self, wait_s: float, batch: int = BATCH) -> list[pb.Message]:
-        """Up to `batch` messages; waits up to `wait_s` at all brokers at once. An empty list if no broker has a message."""
+        """Up to `batch` messages; waits up to `wait_s` at all brokers at once. An empty list if no broker has a message. Their queues are
+        counted over all brokers of the topic, as everywhere else in the command line."""
         if not self._brokers:
             self.route()
         if len(self._brokers) == 1:
@@ -148,8 +153,16 @@ class Receiver:
 
         status, messages = self._repeat("receiving", wait_s, call)
         if messages or status is None or status.code in (OK, MESSAGE_NOT_FOUND):
+            for message in messages:
+                message.system_properties.queue_id += self._numbers[queue.broker.name]
             return messages
         raise refusal(status.code, status.message)
+
+    def settle(self, messages: Sequence[pb.Message], handed: int) -> None:
+        """Acknowledge the first `handed` messages; `close` gives the others back, in time for another consumer."""
+        self._kept = [*messages[handed:], *self._kept]
+        if handed:
+            self.acknowledge(messages[:handed])
 
     def acknowledge(self, messages: Sequence[pb.Message]) -> int:
         """Acknowledge messages and return how many were accepted; the leases of the others had expired, and they are delivered again."""

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from google.protobuf.message import Message
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -23,6 +24,8 @@ from ledgermq.proto.types import Backoff
 from ledgermq.proto.workers import node_of, number_of
 
 VERSION = 1
+NARROWEST = 8
+"""Characters that a column of text keeps on a narrow terminal."""
 FILES_SHOWN = 5
 
 
@@ -44,7 +47,8 @@ def print_json(**fields: Any) -> None:
 
 
 def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> None:
-    """A table on stdout; numbers are right-aligned."""
+    """A table on stdout; numbers are right-aligned. On a terminal that is too narrow, its lines go first, then text continues below itself;
+    nothing is cut."""
     table = Table(title=title, title_justify="left")
     cells = [["?" if cell is None else str(cell) for cell in row] for row in rows]
     for number, column in enumerate(columns):
@@ -53,9 +57,18 @@ def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> No
     for row in cells:
         table.add_row(*row)
     console = Console()
-    if not console.is_terminal:
-        # A pipe has no width: do not truncate output that a program reads.
-        console.width = 10_000
+    given, console.width = console.width, 10_000
+    # A pipe has no width: do not truncate output that a program reads.
+    if console.is_terminal and console.measure(table).maximum > given:
+        table.box, table.padding, table.show_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
+        width = 0
+        for number, column in enumerate(table.columns):
+            longest = max(len(text) for text in (columns[number], *(row[number] for row in cells)))
+            # Half a number would be read as another one.
+            column.no_wrap, column.overflow = column.justify == "right", "fold"
+            column.min_width = longest if column.no_wrap else min(longest, NARROWEST)
+            width += column.min_width + 2
+        console.width = max(given, width)
     console.print(table)
 
 
@@ -365,7 +378,7 @@ def group_json(group: admin_pb2.ConsumerGroupInfo) -> dict[str, Any]:
                 "topic": q.topic.name,
                 "broker_group": q.broker_group,
                 "group_queue": q.group_queue,
-                **{name: known(q, name) for name in ("cursor", "leased", "lag", "max_offset")},
+                **{name: known(q, name) for name in ("queue", "cursor", "leased", "lag", "max_offset")},
             }
             for q in group.queues
         ],

@@ -63,6 +63,8 @@ class GroupQueue:
     leased: int | None
     lag: int | None
     max_offset: int | None
+    queue: int | None
+    """Its number over all broker groups; None if its topic was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +374,8 @@ class DeadLetter:
     body_bytes: int
     tries: int
     """How often the group itself received it from the dead-letter topic and did not acknowledge it, as far as the cluster remembers."""
+    queue: int | None
+    """The number of the original message's queue over all broker groups; None if its topic was deleted."""
 
 
 @dataclass(frozen=True, slots=True)

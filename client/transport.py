@@ -45,6 +45,7 @@ _CAUSES: tuple[tuple[re.Pattern[str], str, str], ...] = (
         "{at} does not accept the client's certificate, or requires one",
         "give a certificate that the nodes' client CA signed (--certificate, --certificate-key)",
     ),
+    (re.compile("[Hh]andshake"), "{at} ends the TLS handshake", "connect without TLS (omit --tls), or give a port that speaks it"),
     (re.compile("DNS resolution failed|Name or service not known|Domain name not found"), "the name in {at} is not known", "correct it"),
     (re.compile("[Nn]o route to host|Network is unreachable"), "{at} is not reachable from this machine", "check the network"),
     (
@@ -55,7 +56,7 @@ _CAUSES: tuple[tuple[re.Pattern[str], str, str], ...] = (
     (
         re.compile("Socket closed|Connection reset"),
         "{at} closes the connection",
-        "check that this is the port for clients (client_port), and whether the nodes require TLS (--tls)",
+        "check that this is the port for clients (client_port), and whether the nodes speak TLS there: with --tls or without",
     ),
 )
 

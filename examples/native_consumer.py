@@ -11,7 +11,7 @@ import asyncio
 import sys
 from datetime import UTC, datetime, timedelta
 
-from ledgermq.client import AsyncConsumer, Consumer
+from ledgermq.client import AsyncConsumer, ClusterError, Consumer
 
 
 def read_everything(endpoints: str, topic: str) -> None:
@@ -43,6 +43,10 @@ def last_hour_as_arrow(endpoints: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    read_everything(*sys.argv[1:3])
-    asyncio.run(work_in_a_group(*sys.argv[1:3]))
-    last_hour_as_arrow(*sys.argv[1:3])
+    try:
+        read_everything(*sys.argv[1:3])
+        asyncio.run(work_in_a_group(*sys.argv[1:3]))
+        last_hour_as_arrow(*sys.argv[1:3])
+    except ClusterError as error:
+        # No node answers, or the cluster refuses: the error says what happened, and what to do.
+        sys.exit(f"error: {error}")

@@ -449,7 +449,7 @@ class Backoff(_message.Message):
     def __init__(self, steps_ms: _Optional[_Iterable[int]] = ..., initial_ms: _Optional[int] = ..., max_ms: _Optional[int] = ..., multiplier: _Optional[float] = ...) -> None: ...
 
 class GroupQueueInfo(_message.Message):
-    __slots__ = ("topic", "broker_group", "group_queue", "cursor", "leased", "lag", "max_offset")
+    __slots__ = ("topic", "broker_group", "group_queue", "cursor", "leased", "lag", "max_offset", "queue")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     GROUP_QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -457,6 +457,7 @@ class GroupQueueInfo(_message.Message):
     LEASED_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     topic: Name
     broker_group: str
     group_queue: int
@@ -464,7 +465,8 @@ class GroupQueueInfo(_message.Message):
     leased: int
     lag: int
     max_offset: int
-    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., cursor: _Optional[int] = ..., leased: _Optional[int] = ..., lag: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
+    queue: int
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., broker_group: _Optional[str] = ..., group_queue: _Optional[int] = ..., cursor: _Optional[int] = ..., leased: _Optional[int] = ..., lag: _Optional[int] = ..., max_offset: _Optional[int] = ..., queue: _Optional[int] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
     __slots__ = ("group", "max_attempts", "fifo", "backoff", "lite_topic", "broadcast")
@@ -696,7 +698,7 @@ class ListDeadLettersResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., next: _Optional[bytes] = ..., lagging: _Optional[_Iterable[_Union[IndexProgress, _Mapping]]] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
-    __slots__ = ("message", "state", "topic", "group_queue", "offset", "client", "body_bytes", "tries")
+    __slots__ = ("message", "state", "topic", "group_queue", "offset", "client", "body_bytes", "tries", "queue")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -705,6 +707,7 @@ class DeadLetter(_message.Message):
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     BODY_BYTES_FIELD_NUMBER: _ClassVar[int]
     TRIES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     message: PeekedMessage
     state: str
     topic: Name
@@ -713,7 +716,8 @@ class DeadLetter(_message.Message):
     client: str
     body_bytes: int
     tries: int
-    def __init__(self, message: _Optional[_Union[PeekedMessage, _Mapping]] = ..., state: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., group_queue: _Optional[int] = ..., offset: _Optional[int] = ..., client: _Optional[str] = ..., body_bytes: _Optional[int] = ..., tries: _Optional[int] = ...) -> None: ...
+    queue: int
+    def __init__(self, message: _Optional[_Union[PeekedMessage, _Mapping]] = ..., state: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., group_queue: _Optional[int] = ..., offset: _Optional[int] = ..., client: _Optional[str] = ..., body_bytes: _Optional[int] = ..., tries: _Optional[int] = ..., queue: _Optional[int] = ...) -> None: ...
 
 class CountDeadLettersRequest(_message.Message):
     __slots__ = ("group",)

@@ -1,6 +1,6 @@
 """The command `ledgermq recover`: explanation, confirmation and output. `new_cluster.py` does the work.
 
-Exit status: 0 done, 1 damaged or unreadable, 4 refused, or not confirmed.
+Exit status: 0 done, 1 damaged or unreadable, or the question was answered with no, 4 refused.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from ledgermq.proto.status import ExitCode
 from ledgermq.storage.backup_manifest import BadCopy, Refused, is_backup
 from ledgermq.storage.commands import allow_open_files, only_node
 from ledgermq.storage.errors import StorageError
@@ -36,7 +37,7 @@ def recover(force_new_cluster: bool, data: str | None, only: str | None, yes: bo
     The node must be stopped. Its log continues under a new log id with this node as the only voter; the loss is recorded in the log and in
     recovery.json. Abandoned replicas are refused by log id from then on: erase them and add them again. Acknowledged messages that this
     survivor does not have are lost: choose the survivor with the highest committed entry. To finish an interrupted run, run it again.
-    Exit status: 0 done, 1 damaged or unreadable, 4 refused.
+    Exit status: 0 done, 1 damaged or unreadable, or the question was answered with no, 4 refused.
 
     \b
     Examples:
@@ -92,13 +93,14 @@ def groups_in(disk: RealDisk, directory: str) -> list[str]:
 
 
 def ask(*, yes: bool) -> None:
-    """Ask for confirmation. Raises Refused if it is not given, or there is no terminal to ask on."""
+    """Ask for confirmation. Raises Refused if there is no terminal to ask on, and SystemExit for a no."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise Refused("there is no terminal to ask on, and nothing was changed", "add --yes if the majority is lost permanently")
     if not click.confirm("Abandon these replicas and restart the group from this node?", default=False, err=True):
-        raise Refused("nothing was changed", "bring the other replicas back instead, if possible")
+        click.echo("nothing was changed; bring the other replicas back instead, if possible", err=True)
+        raise SystemExit(ExitCode.FAILED)
 
 
 def begin_groups(disk: RealDisk, directory: str, surveys: Mapping[str, tuple[Loss, str | None]]) -> dict[str, dict[str, Any]]:

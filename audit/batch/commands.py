@@ -176,7 +176,7 @@ def gaps(
         from ledgermq.audit.batch.counts import gaps as find
 
         frame = narrow_table(session, from_topic, range_options(time_range), ["offset"], number_text, series_text)
-        number, series = expression("--number", frame, number_text), expression("--series", frame, series_text)
+        number, series = expression("--number", frame, number_text, is_number=True), expression("--series", frame, series_text)
         assert number is not None, "the option is required"
         total = show("gaps", find(frame, number, series), ["series", "first"], limit, as_json, topic=from_topic.stored_topic)
     raise SystemExit(FOUND if total else 0)
@@ -304,10 +304,10 @@ def _plan(
     now_ms = round(time.time() * 1000)
     if not path.exists():
         try_file(path)
-        return replays.make_plan(str(uuid.uuid4()), *sides, range_options(time_range), condition or "", now_ms), True
+        return replays.make_plan(str(uuid.uuid4()), *sides, range_options(time_range), condition or "", now_ms, time_range or ""), True
     plan = replays.read_plan(path)
-    if time_range is not None or (condition is not None and condition != plan.where):
-        raise BadArgument(f"the plan {path} fixes the range and the filter", "omit --time-range and --where, or name a new file")
+    if time_range not in (None, plan.time_range) or condition not in (None, plan.where):
+        raise BadArgument(f"the plan {path} was made for another range or filter", "omit --time-range and --where, or name a new file")
     replays.check_plan(plan, *sides, now_ms)
     return plan, False
 

@@ -54,6 +54,8 @@ class Plan:
     done: bool = False
     last: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     """By broker group and queue, the name of the last message of the range; former versions wrote none."""
+    time_range: str = ""
+    """As it was given to the command that made the plan; the offsets above are what it meant then."""
 
     @property
     def messages(self) -> int:
@@ -78,7 +80,7 @@ class Opened:
         return self.connection.name_before(self.target.topic, self.target.namespace, place, end, self.target.consumer_group)
 
 
-def make_plan(plan_id: str, source: Opened, goal: Opened, limits: Mapping[str, str], where: str, now_ms: int) -> Plan:
+def make_plan(plan_id: str, source: Opened, goal: Opened, limits: Mapping[str, str], where: str, now_ms: int, time_range: str = "") -> Plan:
     """A new plan. `limits`: options of the data source that limit the range. Raises Unreachable or Refused."""
     begins, ends = bounds(source.connection, source.target, limits)
     last: dict[str, dict[str, list[int]]] = {}
@@ -98,6 +100,7 @@ def make_plan(plan_id: str, source: Opened, goal: Opened, limits: Mapping[str, s
         to_broker_groups=[group.name for group in located.broker_groups if group.queues],
         created_ms=now_ms,
         last=last,
+        time_range=time_range,
     )
 
 

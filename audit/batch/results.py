@@ -26,9 +26,14 @@ def opened_session(master: str, quiet: bool) -> Iterator[SparkSession]:
 
     if not quiet:
         print(f"jobs: starting Spark on {master}", file=sys.stderr, flush=True)
-    session = spark_session(master, "ledgermq-jobs")
+    # What fails in a task is the command's last line; at the level `error` its Java trace would come before, once for each attempt.
+    session = spark_session(master, "ledgermq-jobs", "fatal")
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
 
+    # Spark's Python side logs an error with its Java trace too, before it raises it.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel("CRITICAL")
     try:
         session.conf.set("spark.sql.session.timeZone", "UTC")
         yield session
@@ -45,7 +50,7 @@ def _fail(text: str) -> NoReturn:
         if told is not None:
             raise kind(told[1], told[2])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    raise ClusterError(f"Spark failed: {lines[0] if lines else 'without a reason'}", "see the lines of Spark above")
+    raise ClusterError(f"Spark failed: {lines[0] if lines else 'without a reason'}", "correct the command's expressions")
 
 
 def range_options(time_range: str | None) -> dict[str, str]:
@@ -78,7 +83,7 @@ def born_within(frame: DataFrame, time_range: str | None) -> DataFrame:
     return frame.where(F.unix_millis("born_time") < int(limits["endingTime"])) if "endingTime" in limits else frame
 
 
-def expression(name: str, frame: DataFrame, text: str | None, is_condition: bool = False) -> Column | None:
+def expression(name: str, frame: DataFrame, text: str | None, is_condition: bool = False, is_number: bool = False) -> Column | None:
     """An expression of the user over the columns of a frame. Raises BadArgument."""
     if text is None:
         return None
@@ -97,6 +102,8 @@ def expression(name: str, frame: DataFrame, text: str | None, is_condition: bool
     kind = fields[0].dataType.typeName()
     if is_condition and kind != "boolean":
         raise BadArgument(f"{name} is of type {kind}, not a condition", "give a comparison, such as tag = 'late'")
+    if is_number and kind in ("array", "binary", "boolean", "map", "struct", "variant"):
+        raise BadArgument(f"{name} is of type {kind}, which is no number", "give a number or a text, such as CAST(body AS string)")
     return column
 
 

@@ -6,11 +6,13 @@ Only parsing; a wrong option raises a ValueError that names it.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
+from ledgermq.client.errors import BadArgument
+from ledgermq.client.moments import moment_ms
 from ledgermq.client.native.connection import Located
 from ledgermq.client.native.positions import Place, Start
 from ledgermq.client.native.tasks import TIMEOUT_S, TaskConnection
@@ -136,9 +138,9 @@ def bounds(connection: TaskConnection, target: Target, options: Mapping[str, str
 def _places(
     connection: TaskConnection, target: Target, located: Located, options: Mapping[str, str], which: str, default: str
 ) -> dict[Place, int]:
-    time, offsets = option(options, f"{which}Time"), option(options, f"{which}Offsets", default)
-    if time:
-        return offsets_at(connection, target, located, Start(store_ms=time_ms(time)))
+    moment, offsets = option(options, f"{which}Time"), option(options, f"{which}Offsets", default)
+    if moment:
+        return offsets_at(connection, target, located, Start(store_ms=time_ms(moment)))
     if offsets in ("earliest", "latest"):
         return offsets_at(connection, target, located, Start(earliest=offsets == "earliest"))
     known = offsets_at(connection, target, located, Start(earliest=which == "starting"))
@@ -161,11 +163,8 @@ def offsets_at(connection: TaskConnection, target: Target, located: Located, sta
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since 1970, from such a number or an ISO 8601 time (UTC unless it has an offset)."""
-    if text.isdigit():
-        return int(text)
+    """Milliseconds since 1970, from a point in time as the command line takes it. Raises ValueError."""
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a time; give milliseconds since 1970, or a time such as 2026-01-31T12:00:00") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        return moment_ms(text, time.time_ns() // 1_000_000)
+    except BadArgument as error:
+        raise ValueError(str(error)) from None

@@ -6,6 +6,7 @@ All of them are calls of the public admin API, safe to repeat except a test send
 from __future__ import annotations
 
 import secrets
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Literal, cast
 from ledgermq.client.connection import AsyncConnection
 from ledgermq.client.console.watching import Watch
 from ledgermq.client.errors import BadArgument, Refused, Unreachable
+from ledgermq.client.moments import place
 from ledgermq.client.results import RebalanceStep
 from ledgermq.client.sending import Outgoing, new_message_id
 from ledgermq.client.service import MESSAGING
@@ -132,21 +134,10 @@ async def _delete_group(watch: Watch, values: Values) -> str:
 
 async def _reset(watch: Watch, values: Values) -> str:
     queue = _number(values, "queue") if values["queue"] else None
-    to: Any = values["to"]
-    if to not in ("earliest", "latest"):
-        to = _number(values, "to") if to.isdigit() else _moment(to)
+    kind, found = place(values["to"], time.time_ns() // 1_000_000)
+    to: Any = kind if found is True else datetime.fromtimestamp(found / 1000, UTC) if kind == "store_ms" else found
     moved = await watch.admin.reset(values["group"], values["topic"], to, queue=queue)
     return f"{values['group']} continues at a new position in {len(moved)} queues of {values['topic']}"
-
-
-def _moment(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadArgument(
-            f"{text!r} is no place in a topic", "give earliest, latest, an offset, or a time like 2026-11-21T10:00Z"
-        ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 async def _skip(watch: Watch, values: Values) -> str:

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import sys
 
-from ledgermq.client import AsyncAdmin, AsyncConnection
+from ledgermq.client import AsyncAdmin, AsyncConnection, ClusterError
 
 ENDPOINTS = os.environ.get("LEDGERMQ_ENDPOINTS", "127.0.0.1:8081")
 
@@ -21,4 +22,8 @@ async def main() -> None:
         await asyncio.gather(*(admin.delete_topic(name) for name in names))
 
 
-asyncio.run(main())
+try:
+    asyncio.run(main())
+except ClusterError as error:
+    # No node answers, or the cluster refuses: the error says what happened, and what to do.
+    sys.exit(f"error: {error}")

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import sys
 
-from ledgermq.client import Admin, AsyncProducer, BatchFailed, Connection, Producer
+from ledgermq.client import Admin, AsyncProducer, BatchFailed, ClusterError, Connection, Producer
 
 ENDPOINTS = os.environ.get("LEDGERMQ_ENDPOINTS", "127.0.0.1:8081")
 
@@ -25,13 +26,19 @@ async def main() -> None:
             print("acknowledged", sum(frame.count for frame in failed.acknowledged.frames), "but not row", *failed.failures[0].rows)
 
 
-with Connection(ENDPOINTS) as connection:
-    Admin(connection).create_topic("readings")
+def import_readings() -> None:
+    """The same for threads. A name outlives the process: only its newest producer can send, and it knows how many messages are stored."""
+    with Producer(ENDPOINTS, "readings", name="importer") as producer:
+        print("stored under this name:", sum(producer.next_sequences().values()))
+        producer.send(b"the last one").result(timeout=30)
+        print("statistics:", producer.statistics.acknowledged, "acknowledged")
 
-asyncio.run(main())
 
-# The same for threads. A name outlives the process: only its newest producer can send, and it knows how many messages are stored.
-with Producer(ENDPOINTS, "readings", name="importer") as producer:
-    print("stored under this name:", sum(producer.next_sequences().values()))
-    producer.send(b"the last one").result(timeout=30)
-    print("statistics:", producer.statistics.acknowledged, "acknowledged")
+try:
+    with Connection(ENDPOINTS) as connection:
+        Admin(connection).create_topic("readings")
+    asyncio.run(main())
+    import_readings()
+except ClusterError as error:
+    # No node answers, or the cluster refuses: the error says what happened, and what to do.
+    sys.exit(f"error: {error}")

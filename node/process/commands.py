@@ -260,7 +260,7 @@ def _wait_ready(cluster: LocalCluster, stop: _Stop) -> bool:
                 raise FatalError(code if code > 0 else 1, f"node {node}: {what}", remedy or f"see {cluster.log_file(node)}")
             if cluster.ready(node):
                 del waiting[node]
-        if time.monotonic() - told >= 5:
+        if waiting and time.monotonic() - told >= 5:
             told = time.monotonic()
             click.echo(f"waiting for {', '.join(waiting)} ({told - began:.0f} s)", err=True)
         time.sleep(0.05)

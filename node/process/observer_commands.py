@@ -3,7 +3,7 @@
 `storage/new_cluster.py` changes a group, `controller/beginning_anew.py` the metadata. The metadata comes first: after an interrupted run
 the groups are still found as not promoted.
 
-Exit status: 0 done, 1 damaged or unreadable, 4 refused, or not confirmed.
+Exit status: 0 done, 1 damaged or unreadable, or the question was answered with no, 4 refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def promote_observer(group: str | None, every: bool, data: str, yes: bool, as_ob
     observer last heard from it, and that this log lacks, are lost; the command reports them in entries and in time. It is unknown what the
     leader stored after that. Both are recorded in the log and in recovery.json. From then on, replicas of the lost site are refused by
     their log id. Once this directory has no group left that is only observed, this node also decides the cluster's metadata alone. Repeat
-    an interrupted run. Exit status: 0 done, 1 damaged or unreadable, 4 refused.
+    an interrupted run. Exit status: 0 done, 1 damaged or unreadable, or the question was answered
+    with no, 4 refused.
 
     \b
     Examples:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -144,6 +145,14 @@ class LazyGroup(click.Group):
                 below.short_help = below.short_help or first_sentence(below.help or "")
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader of stdout is gone (`| head`), which is normal; click would end with 1. What is left to flush at exit goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, 1, 0.5)
@@ -221,10 +230,6 @@ def run(args: Sequence[str] | None = None) -> int:
         return ExitCode.INTERRUPTED
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else ExitCode.BUG
-    except BrokenPipeError:
-        # The reader of stdout is gone (`| head`), which is normal; prevent the interpreter's complaint about the flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:  # the outermost frame: any other exception is a bug or has its own exit status
         return _unexpected(error, sys.argv[1:] if args is None else args)
 

@@ -1,6 +1,7 @@
 """The command `ledgermq import`: arguments, confirmation, the table and the exit status. `importing.py` does the work.
 
-Exit status: 0 imported and audited, 1 the written log differs from the source or failed its audit, 4 refused.
+Exit status: 0 imported and audited, 1 the written log differs from the source or failed its audit, or the question was answered with no,
+4 refused.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ledgermq.node.process.commands import Size
 from ledgermq.node.process.local import DEFAULT_GROUP, DEFAULT_LOG_FILE_BYTES, LocalCluster, config_of
 from ledgermq.node.runtime.config_loading import load
 from ledgermq.proto.names import is_system_name
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.units import size_words
 from ledgermq.storage.backup_manifest import BadCopy, Refused
 from ledgermq.storage.commands import ProgressLine, allow_open_files
@@ -74,7 +76,8 @@ def import_store(
 
     Messages keep their topic, queue, queue offset, tag, keys, properties, body and times; topics and consumer groups keep their settings,
     and consumer groups their offsets. The new cluster is written under a temporary name, read back and audited before it gets its final
-    name. With --config the same source gives the same log on every machine. Exit status: 0 imported and audited, 1 check failed, 4 refused.
+    name. With --config the same source gives the same log on every machine. Exit status: 0 imported and audited, 1 check failed, or the
+    question was answered with no, 4 refused.
 
     \b
     Examples:
@@ -151,7 +154,8 @@ def _confirm(found: Survey, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise Refused("part of the source would be lost, and there is no terminal to ask on", "read the lines above, then add --yes")
     if not click.confirm("Import without the lost parts?", default=False, err=True):
-        raise Refused("nothing was written", "import another replica of the broker, if there is one")
+        click.echo("nothing was written; import another replica of the broker, if there is one", err=True)
+        raise SystemExit(ExitCode.FAILED)
 
 
 def _import(

@@ -61,12 +61,13 @@ class Kept:
 def jobs(session: Any, cluster: LocalCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Jobs:
     """`ledgermq jobs …` in this process: exit status, stdout, the error line."""
     monkeypatch.setenv("LEDGERMQ_ENDPOINTS", cluster.endpoints)
-    monkeypatch.setattr(java, "spark_session", lambda master, app: Kept(session))
+    monkeypatch.setattr(java, "spark_session", lambda master, app, level: Kept(session))
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         code = cli.run(["jobs", *map(str, arguments)])
         out, err = capfd.readouterr()
         errors = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert "java.lang" not in err and "apache.spark" not in err
         assert len(errors) == (code not in (0, 1)) and all("; " in line for line in errors), (code, out, err)
         return code, out, "".join(errors)
 
@@ -227,6 +228,8 @@ def test_wrong_usages(session: Any, cluster: LocalCluster, jobs: Jobs, tmp_path:
         (("count", "--topic", "wrong", "--key", "*"), 64, "--key gives 2 columns"),
         (("count", "--topic", "wrong", "--time-range", "soon"), 64, "range of time"),
         (("gaps", "--topic", "wrong", "--number", "no_such(tag)"), 64, "--number is not an expression"),
+        (("gaps", "--topic", "wrong", "--number", "keys"), 64, "--number is of type array, which is no number; give a number or a text"),
+        (("gaps", "--topic", "wrong", "--number", "body"), 64, "--number is of type binary"),
         (("compare",), 64, "no topic is named"),
         (("compare", "--topic", "wrong"), 64, "nothing to compare"),
         (("compare", "--topic", "wrong", "--with-context", "a", "--with-endpoints", "h:1"), 64, "two clusters"),
@@ -241,7 +244,7 @@ def test_wrong_usages(session: Any, cluster: LocalCluster, jobs: Jobs, tmp_path:
         assert not plan.exists()
     assert jobs(*replay, plan)[0] == 0
     for change, words, status, said in (
-        ({}, (*replay, plan, "--where", "true"), 64, "fixes the range and the filter"),
+        ({}, (*replay, plan, "--where", "true"), 64, "was made for another range or filter"),
         ({"crc32c": 1}, (*replay, plan), 64, "checksum"),
         ({"v": 2}, (*replay, plan), 64, "version 2"),
         ({"topic": "found"}, (*replay, plan), 4, "names another one"),
@@ -254,6 +257,9 @@ def test_wrong_usages(session: Any, cluster: LocalCluster, jobs: Jobs, tmp_path:
         code, out, error = jobs(*words)
         assert (code, out) == (status, "") and said in error, (change, code, error)
         plan.write_text(kept)
+    ranged = (*replay, tmp_path / "ranged.json", "--time-range=-1h..", "--where", "offset >= 0")
+    assert [jobs(*ranged)[0] for _ in range(2)] == [0, 0], "the same command again, whatever -1h means by then"
+    assert jobs(*ranged[:-3], "--time-range=-2h..")[0] == 64
 
 
 def test_an_error_in_a_task_is_told_in_one_line(session: Any, cluster: LocalCluster, jobs: Jobs) -> None:
@@ -261,3 +267,5 @@ def test_an_error_in_a_task_is_told_in_one_line(session: Any, cluster: LocalClus
     save(numbered(session, 3), create(cluster, "failing"))
     code, out, error = jobs("count", "--topic", "failing", "--key", "raise_error('told to fail')")
     assert (code, out) == (4, "") and "Spark failed: " in error and "told to fail" in error
+    code, out, error = jobs("gaps", "--topic", "failing", "--number", "cast('x' AS int)")
+    assert (code, out) == (4, "") and "Spark failed: [CAST_INVALID_INPUT] " in error, "and no trace of Java"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage import commands as storage_commands
 from ledgermq.storage import doctor_commands, recover_commands
 from tests.client.fake_cluster import FakeNode, acked, admin_status, delivered, route, sent, status, verdict
+from tests.terminal import Typed
 
 Run = Callable[..., tuple[int, str, str]]
 COMMANDS = [
@@ -232,24 +234,78 @@ def test_deleting_insists_off_a_terminal(node: FakeNode, run: Run, what: str) ->
     assert run(what, "delete", "x", "--yes")[:2] == (0, "deleted: x\n")
 
 
-def test_deleting_asks_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Yes continues; no ends the command without a change."""
+@pytest.mark.parametrize(
+    "words",
+    [
+        "topic delete t",
+        "group delete g",
+        "group reset g --topic t --to latest",
+        "dlq purge --group g",
+        "waiting cancel --topic t --kind delayed --all",
+        "user delete u",
+        "member remove n1",
+    ],
+)
+@pytest.mark.parametrize("answer", ["n", ""])
+def test_a_no_changes_nothing(
+    words: str, answer: str, node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command that asks says so, and ends with 1: neither an error nor an interruption. Just Enter is a no."""
+    monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
+    monkeypatch.setattr(sys, "stdin", Typed(answer + "\n"))
+    node.answers("ListGroups", admin_pb2.ListGroupsResponse(status=admin_status()))
+    assert cli.run(words.split()) == 1
+    out, err = capfd.readouterr()
+    assert out == "" and err.endswith("? [y/N]: nothing was changed\n"), err
+    assert not [name for name in node.requests if name.startswith(("Delete", "Reset", "Settle", "Cancel", "Change"))]
 
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
 
-    answers = iter([True, False])
+def test_deleting_a_topic_names_its_consumer_groups(
+    node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its namespace that have read it, before the question; a script with --yes is not held up."""
 
-    def asked(text: str, abort: bool, err: bool) -> None:
-        if not next(answers):
-            raise click.Abort
+    def lag(request: admin_pb2.GroupLagRequest) -> admin_pb2.GroupLagResponse:
+        topics = {"billing": ("t", "u"), "shipping": ("u",), "books": ("t",)}[request.group.name]
+        read = [admin_pb2.TopicLag(topic=admin_pb2.Name(name=topic)) for topic in topics]
+        return admin_pb2.GroupLagResponse(status=admin_status(), topics=read)
 
-    monkeypatch.setattr(sys, "stdin", Terminal())
-    monkeypatch.setattr(commands.click, "confirm", asked)
-    commands.confirmed("deleting it", False)
-    with pytest.raises(click.Abort):
-        commands.confirmed("deleting it", False)
+    monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
+    names = [admin_pb2.Name(name=name) for name in ("billing", "shipping", "books")] + [admin_pb2.Name(name="other", namespace="ns")]
+    groups = [admin_pb2.ConsumerGroupInfo(group=name) for name in names]
+    node.answers("ListGroups", admin_pb2.ListGroupsResponse(status=admin_status(), groups=groups))
+    node.answers("GroupLag", lag)
+    node.answers("DeleteTopic", admin_pb2.DeleteTopicResponse(status=admin_status()))
+    monkeypatch.setattr(sys, "stdin", Typed("y\n"))
+    assert cli.run(["topic", "delete", "t"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "deleted: t\n" and err.startswith("consumer groups that lose their positions in it: billing, books\n")
+    node.requests.clear()
+    assert cli.run(["topic", "delete", "t", "--yes"]) == 0 and list(node.requests) == ["DeleteTopic"]
+
+
+def test_a_misspelt_variable_is_named(node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of nodes and the variables of Kubernetes are none of these commands' business."""
+    node.answers("ListTopics", admin_pb2.ListTopicsResponse(status=admin_status()))
+    for name in ("NODE", "TLS", "CONFIG", "STORE_KEY", "ACCESS__BOOTSTRAP_USER", "CLUSTER__SECRET", "PORT", "SERVICE_HOST", "LOG_LEVEL"):
+        monkeypatch.setenv(f"LEDGERMQ_{name}", "x")
+    assert run("topic", "list", "--json")[2] == ""
+    monkeypatch.setenv("LEDGERMQ_ENDPOINT", "elsewhere:1")
+    monkeypatch.setenv("LEDGERMQ_ACCESSKEY", "me")
+    said = run("topic", "list", "--json")[2].splitlines()
+    assert sorted(said) == [
+        "warning: no command reads LEDGERMQ_ACCESSKEY; did you mean LEDGERMQ_ACCESS_KEY?",
+        "warning: no command reads LEDGERMQ_ENDPOINT; did you mean LEDGERMQ_ENDPOINTS?",
+    ]
+
+
+def test_a_yes_goes_on(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with --yes."""
+    monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
+    monkeypatch.setattr(sys, "stdin", Typed("y\n"))
+    node.answers("DeleteGroup", admin_pb2.DeleteGroupResponse(status=admin_status()))
+    assert cli.run(["group", "delete", "g"]) == 0
+    assert capfd.readouterr().out == "deleted: g\n"
 
 
 def test_group_commands(node: FakeNode, run: Run) -> None:
@@ -504,6 +560,42 @@ def test_consume_max_json_no_ack_and_to(node: FakeNode, run: Run, tmp_path: Path
     assert [(line["v"], line["body_base64"]) for line in lines] == [(1, "/w==")] * 2 and not node.requests["AckMessage"]
 
 
+def test_consume_counts_queues_over_all_broker_groups(node: FakeNode, run: Run) -> None:
+    """As `send`, `peek` and `topic describe` do; in an answer a queue has its number in its broker group."""
+    given = set()
+
+    def receive(request: messaging_pb2.ReceiveMessageRequest) -> list[messaging_pb2.ReceiveMessageResponse]:
+        group = request.message_queue.broker.name
+        answer = [verdict(40401)] if group in given else [delivered(group.encode()), verdict()]
+        given.add(group)
+        return answer
+
+    node.answers("QueryRoute", route(brokers=("g1", "g2", "g3"), queues=4))
+    node.answers("ReceiveMessage", receive)
+    node.answers("AckMessage", acked)
+    code, out, _ = run("consume", "--topic", "t", "--group", "g", "--until-empty", "10ms", "--json")
+    assert code == 0 and {line["body"]: line["queue"] for line in map(json.loads, out.splitlines())} == {"g1": 1, "g2": 5, "g3": 9}
+
+
+def test_what_the_reader_of_a_pipe_did_not_read_is_not_acknowledged(node: FakeNode) -> None:
+    """`| head -1` takes one message of a batch: that one is acknowledged, and the others come again at once."""
+    node.answers("QueryRoute", route(queues=1))
+    node.answers("ReceiveMessage", [*(delivered(b"%d" % number, number) for number in range(32)), verdict()])
+    node.answers("AckMessage", acked)
+    node.answers("ChangeInvisibleDuration", messaging_pb2.ChangeInvisibleDurationResponse(status=status()))
+    command = f"{sys.executable} -m ledgermq consume --topic t --group g --endpoints {node.endpoint}"
+    for option, first in (("", "0\n"), ("--json", '{"v":1,')):
+        node.requests.clear()
+        script = f"{command} {option} | head -1"
+        found = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False)
+        assert (found.returncode, found.stderr) == (0, "") and found.stdout.startswith(first) and found.stdout.count("\n") == 1
+        (request,) = node.requests["AckMessage"]
+        assert [entry.receipt_handle for entry in request.entries] == ["handle-0"]
+        given_back = node.requests["ChangeInvisibleDuration"]
+        assert [one.receipt_handle for one in given_back] == [f"handle-{number}" for number in range(1, 32)]
+        assert not any(one.invisible_duration.ToMilliseconds() for one in given_back)
+
+
 def test_consume_into_an_impossible_file_is_64(node: FakeNode, run: Run) -> None:
     """Nothing is leased for a file that cannot be written."""
     node.answers("QueryRoute", route())
@@ -559,7 +651,14 @@ def test_peek_reads_on_past_one_answer(node: FakeNode, run: Run, arguments: tupl
 
 @pytest.mark.parametrize(
     ("start", "which", "value"),
-    [("earliest", "earliest", True), ("latest", "latest", True), ("7", "offset", 7), ("1700000000000ms", "store_ms", 1_700_000_000_000)],
+    [
+        ("earliest", "earliest", True),
+        ("latest", "latest", True),
+        ("7", "offset", 7),
+        ("1700000000000ms", "store_ms", 1_700_000_000_000),
+        ("2023-11-14T22:13:20Z", "store_ms", 1_700_000_000_000),
+        ("2023-11-14 23:13:20+01:00", "store_ms", 1_700_000_000_000),
+    ],
 )
 def test_peek_from(node: FakeNode, run: Run, start: str, which: str, value: object) -> None:
     """Where to begin reaches the node as it was meant."""
@@ -567,6 +666,22 @@ def test_peek_from(node: FakeNode, run: Run, start: str, which: str, value: obje
     assert run("peek", "--topic", "t", "--from", start)[:2] == (0, "")
     (request,) = node.requests["Peek"]
     assert request.WhichOneof("from") == which and getattr(request, which) == value
+
+
+def test_peek_from_before_now(node: FakeNode, run: Run) -> None:
+    """As `group reset --to` takes it."""
+    node.answers("Peek", admin_pb2.PeekResponse(status=admin_status()))
+    before = time.time() * 1000
+    assert run("peek", "--topic", "t", "--from", "-1h")[:2] == (0, "")
+    assert before <= node.requests["Peek"][0].store_ms + 3_600_001 <= time.time() * 1000 + 1
+
+
+@pytest.mark.parametrize("start", ["yesterday", "-5", "7x", "٧", "9" * 19, "-", "2023-13-01"])
+@pytest.mark.parametrize("command", ["peek --topic t --from", "group reset g --topic t --queue 0 --yes --to"])
+def test_what_is_no_place_in_a_topic(command: str, start: str, node: FakeNode, run: Run) -> None:
+    """One form for all commands; nothing is asked."""
+    code, _, err = run(*command.split(), start)
+    assert code == 64 and not node.requests and ("is no place in a topic; give earliest, latest" in err or "digits" in err)
 
 
 # -- the parts

@@ -35,7 +35,7 @@ def letter(offset: int, state: str = "waiting", *, body: bytes = b"", sent: bool
     message.keys.append("k")
     message.properties["region"] = "eu"
     if not sent:
-        found.topic.name, found.group_queue, found.offset = "orders", 2, offset + 100
+        found.topic.name, found.group_queue, found.queue, found.offset = "orders", 0, 2, offset + 100
     return found
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
+from rich.console import Console
 
 from ledgermq.client import render
 from ledgermq.proto import admin_pb2, messaging_pb2, units
@@ -184,10 +186,10 @@ def test_the_object_store_of_a_replica() -> None:
 def test_a_consumer_group() -> None:
     """Progress per queue; what is not known is null."""
     group = admin_pb2.ConsumerGroupInfo(group=admin_pb2.Name(name="g"), max_attempts=17, configured=True)
-    group.queues.add(topic=admin_pb2.Name(name="t"), broker_group="g1", group_queue=1, cursor=0, lag=4)
+    group.queues.add(topic=admin_pb2.Name(name="t"), broker_group="g1", group_queue=1, cursor=0, lag=4, queue=5)
     found = render.group_json(group)
     assert (found["group"], found["max_attempts"], found["fifo"], found["configured"], found["clients"]) == ("g", 17, False, True, None)
-    queue = {"topic": "t", "broker_group": "g1", "group_queue": 1, "cursor": 0, "leased": None, "lag": 4, "max_offset": None}
+    queue = {"topic": "t", "broker_group": "g1", "group_queue": 1, "queue": 5, "cursor": 0, "leased": None, "lag": 4, "max_offset": None}
     assert found["queues"] == [queue]
 
 
@@ -294,3 +296,37 @@ def test_status_says_whose_disk_takes_no_messages(
     assert render.status_json(status)["nodes"][0]["disk"] == known
     render.status_text(status, False)
     assert ("disk full" in capsys.readouterr().out) is said
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(render, "Console", partial(Console, force_terminal=True, width=width, color_system=None))
+
+
+def test_a_narrow_terminal_cuts_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Large numbers, and names that do not fit, in 80 columns: numbers are whole, and text continues below itself."""
+    on_a_terminal(monkeypatch, 80)
+    numbers = [123_456_789, 1_234_567_890, 1_234_567_891, 1_234_567_892, 0]
+    columns = ["group", "node", "role", "term", "begin", "end", "durable", "commit", "lag"]
+    render.print_table("replicas", columns, [["g1", f"n{k}", "follower", 12, *numbers] for k in (1, 2, 3)])
+    topic = ["shop", "orders-of-the-whole-world", "transaction", 8, "rw", "high", "-", 1_234_567]
+    render.print_table("topics", ["namespace", "topic", "kind", "queues", "permission", "durability", "dedup", "messages"], [topic])
+    out = capsys.readouterr().out
+    assert "…" not in out and max(map(len, map(str.rstrip, out.splitlines()))) <= 80, out
+    assert [line.split() for line in out.splitlines()][3] == ["g1", "n1", "follower", "12", *map(str, numbers)]
+    body = out[out.index("\nshop") + 1 :].splitlines()
+    at = [line[body[0].index("orders") :].split(" ")[0] for line in body]
+    assert "".join(at) == "orders-of-the-whole-world" and "1234567" in out
+
+
+def test_a_wide_terminal_has_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As before."""
+    on_a_terminal(monkeypatch, 40)
+    render.print_table("t", ["name", "number"], [["a", 1], ["b", None]])
+    assert "│ a    │      1 │" in capsys.readouterr().out
+
+
+def test_a_table_that_fits_nowhere_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The terminal folds its lines; half a number would be another one."""
+    on_a_terminal(monkeypatch, 20)
+    render.print_table("t", ["one", "two", "three"], [[10**11, 10**11 + 1, 10**11 + 2]])
+    assert capsys.readouterr().out.splitlines()[-1].split() == [str(10**11 + k) for k in (0, 1, 2)]

@@ -6,6 +6,8 @@ import asyncio
 import csv
 import errno
 import json
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,3 +264,40 @@ def test_what_retention_took_is_no_progress() -> None:
     assert asyncio.run(by_offsets(FakeConnection(log), "t", "x", "", [Progress("g1", 0, 5, 0)])) is True
     with pytest.raises(Refused, match="no topic u"):
         asyncio.run(by_offsets(FakeConnection(log), "u", "x", "", []))
+
+
+def test_a_pipe_is_flushed_when_its_reader_has_read_everything() -> None:
+    """Not when the bytes are in the pipe; a reader that ends before is an error, also when the bytes were written."""
+    read, write = os.pipe()
+    lines = data_files.Lines(os.fdopen(write, "wb"))
+    flushed = threading.Event()
+
+    def flush() -> None:
+        lines.flush()
+        flushed.set()
+
+    lines.write([b"one"], [])
+    flushing = threading.Thread(target=flush)
+    flushing.start()
+    assert os.read(read, 3) == b"one" and not flushed.is_set()
+    assert os.read(read, 9) == b"\n"
+    flushing.join(10)
+    assert flushed.is_set()
+    lines.write([b"two"], [])
+    lines._out.flush()
+    os.close(read)
+    with pytest.raises(BrokenPipeError, match="before it had read everything"):
+        lines.flush()
+    lines._out.close()
+
+
+def test_a_pipe_that_holds_much_of_another_writer_is_written_to() -> None:
+    """`(cat large; ledgermq consume …) | …`: its pages are waited for by nobody."""
+    read, write = os.pipe()
+    os.write(write, bytes(9000))
+    lines = data_files.Lines(os.fdopen(write, "wb"))
+    lines.write([b"one"], [])
+    lines.flush()
+    assert os.read(read, 10_000)[9000:] == b"one\n"
+    os.close(read)
+    lines._out.close()

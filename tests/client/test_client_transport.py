@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -109,6 +110,21 @@ def test_tls_against_plaintext() -> None:
     with fake_nodes() as (node,):
         found = failure(node.port, tls=True)
     assert "does not speak TLS" in found.what and "without TLS" in found.remedy
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_tls_against_a_port_that_hangs_up(reset: bool) -> None:
+    """A client port without TLS of a node with ledgermq-native: what it was greeted with is not HTTP/2."""
+
+    def answer(connection: socket.socket) -> None:
+        if not reset:
+            connection.recv(4096)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", reset, 0))
+
+    with listening(answer) as port:
+        found = failure(port, tls=True)
+    assert "TLS handshake" in found.what or (reset and "closes the connection" in found.what), found
+    assert "without" in found.remedy
 
 
 def test_tls_with_a_certificate_that_is_not_accepted(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def project() -> Iterator[Project]:
     reason = engine_missing()
     if reason is not None:
         pytest.skip(reason)
-    with built(Project()) as project:
+    with built(Project({f"LEDGERMQ_ADVERTISED_{node.upper()}": node for node in NODES})) as project:  # native clients run inside
         yield project
 
 

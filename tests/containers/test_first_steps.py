@@ -1,4 +1,4 @@
-"""The first steps in a container that has Python and pip and nothing else: every block of the README, from `pip install` of the wheel to
+"""The first steps in a container that has Python and pip and nothing else: every block of the README, from `pip install` of a clone to
 the audit; and the two commands of a clone, once git and make are there.
 
 Needs a container engine and a package index; `.ci/with-engine` provides the engine and a base image (BASE_IMAGE).
@@ -15,18 +15,19 @@ from pathlib import Path
 import pytest
 
 from tests.containers.engine import ROOT, default_ports, docker, engine_missing
-from tests.examples.test_documents import built_wheel
+from tests.examples.test_documents import tracked_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
 
 WITHIN_S = 300
 BASE = os.environ.get("BASE_IMAGE") or "python:3.11-slim"
 RUN = """
-import os, sys
+import os, shutil, sys
 from pathlib import Path
 import documents
 page = documents.blocks(Path("/given/README.md").read_text())
 Path("/reader").mkdir()
+shutil.copytree("/given/ledgermq", "/ledgermq", symlinks=True)
 with documents.terminal(Path("/reader"), {**os.environ, "HOME": "/reader", "NO_COLOR": "1"}, 8081) as at:
     documents.run(page, at)
     used = at.run(documents.Block(0, "sh", "python -c 'import ledgermq; print(ledgermq.__path__[0])'\\n"))
@@ -57,7 +58,7 @@ def given(tmp_path: Path) -> Path:
 
 def in_fresh_container(given: Path, *command: str, timeout: int) -> str:
     """The output of a command in a container that has this machine's network. Fails with its end if the command fails."""
-    variables = {"PIP_FIND_LINKS": "/given", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    variables = {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if authorities := sorted(given.glob("*.crt")):
         (given / "authorities.pem").write_text("".join(path.read_text() for path in authorities))
         variables["PIP_CERT"] = "/given/authorities.pem"
@@ -68,9 +69,9 @@ def in_fresh_container(given: Path, *command: str, timeout: int) -> str:
     return done.stdout
 
 
-def test_the_readme_runs_in_a_fresh_container_within_five_minutes(given: Path, tmp_path: Path) -> None:
-    """No line that is not in the README. The container gets the wheel as a file."""
-    shutil.copy2(built_wheel(tmp_path / "dist"), given)
+def test_the_readme_runs_in_a_fresh_container_within_five_minutes(given: Path) -> None:
+    """No line that is not in the README. The container gets the files of a clone."""
+    tracked_files(given / "ledgermq")
     for name in ("README.md", "tests/examples/documents.py"):
         shutil.copy2(ROOT / name, given)
     (given / "run.py").write_text(RUN)

@@ -329,6 +329,9 @@ async def test_clients_of_all_nodes_are_listed(server: Backend) -> None:
     assert (near.client_id, near.node, near.connected, near.type, list(near.topics)) == ("near", "n1", True, "producer", ["T", "F"])
     assert (far.client_id, far.node, far.connected, far.type, far.group) == ("far", "n2", True, "push-consumer", "G")
     assert near.version == "5.1.2" and list(found.unreachable) == ["n3"]
+    assert await lists[0].of_groups() is None, "clients of n3 may be in any group"
+    known = ClientList("n1", server.service, (), server.forwarder, ["n2"])
+    assert (await known.of_groups())["G"] == 1  # type: ignore[index]
 
 
 OLDER = pb.AckMessageResponse(status=pb.Status(code=pb.CLIENT_ID_REQUIRED, message="what a node says that does not know the method"))

@@ -46,7 +46,7 @@ def installs(block: Block) -> bool:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
 def test_every_block_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    """From the source tree. The blocks that install run in the test of the wheel."""
+    """From the source tree. The blocks that install run in the test of the clone."""
     pytest.importorskip("rocketmq", reason="the demo's dependencies are not installed")
     environment = clean(
         tmp_path, programs(tmp_path / "bin", Path(sys.executable), python="", ledgermq="-m ledgermq"), PYTHONPATH=str(ROOT / "src")
@@ -59,21 +59,21 @@ def test_every_block_runs_and_prints_what_the_page_shows(page: Path, tmp_path: P
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A directory with nothing in it, and the environment of a reader who has Python and a package index that offers the wheel. Later pages
-    find what the first one installed."""
+    """A directory with nothing in it beside a clone, and the environment of a reader who has Python and a package index. Later pages find
+    what the first one installed."""
     home = tmp_path_factory.mktemp("home")
-    wheel = built_wheel(home / "dist")
+    tracked_files(home / "ledgermq")
     tools = programs(home / "bin", Path(sys.base_prefix) / "bin/python3", python3="")
     work = home / "work"
     work.mkdir()
-    return work, clean(home, tools, PIP_FIND_LINKS=str(wheel.parent), PIP_DISABLE_PIP_VERSION_CHECK="1")
+    return work, clean(home, tools, PIP_DISABLE_PIP_VERSION_CHECK="1")
 
 
 @pytest.mark.slow
 @pytest.mark.verify
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
-def test_every_block_runs_from_the_wheel_in_a_fresh_environment(page: Path, reader: tuple[Path, dict[str, str]]) -> None:
+def test_every_block_runs_from_a_clone_in_a_fresh_environment(page: Path, reader: tuple[Path, dict[str, str]]) -> None:
     """All blocks, also those that install."""
     work, environment = reader
     shutil.rmtree(work / "ledgermq-data", ignore_errors=True)
@@ -82,32 +82,16 @@ def test_every_block_runs_from_the_wheel_in_a_fresh_environment(page: Path, read
         documents.run(documents.blocks(page.read_text()), at)
         took_s = time.monotonic() - began_s
         used = at.run(Block(0, "sh", "python -c 'import ledgermq; print(ledgermq.__path__[0])'\n"))
-    assert used.startswith(str(work / ".venv")), "the page did not use the wheel"
+    assert used.startswith(str(work / ".venv")), "the page did not use what it installed"
     assert took_s < TUTORIAL_S, f"it took {took_s:.0f} s"
 
 
-def built_wheel(directory: Path) -> Path:
-    """The wheel of the tracked files, built from a copy so that the build leaves nothing in the tree."""
-    copy = directory / "source"
+def tracked_files(copy: Path) -> None:
+    """Copy the tracked files, so that a build leaves nothing in the tree."""
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in listing.split("\0")[:-1]:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        str(directory),
-        str(copy),
-    ]
-    subprocess.run(command, check=True)
-    (wheel,) = directory.glob("*.whl")
-    return wheel
 
 
 def test_the_readme_is_short() -> None:

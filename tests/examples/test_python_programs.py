@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -76,6 +77,22 @@ def test_every_program_ends_well(cluster: LocalCluster, tmp_path: Path) -> None:
     # A program must not get the messages of another: normal and push share a topic, so they run one after the other.
     for turn in ([path for path in programs if path.stem != "push"], [EXAMPLES / "push.py"]):
         run_together(cluster, turn, tmp_path)
+
+
+def test_programs_without_a_cluster_end_with_one_line(tmp_path: Path) -> None:
+    """Those of ledgermq's own client. The error says what is wrong, and a traceback would hide it."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        nowhere = f"127.0.0.1:{nobody.getsockname()[1]}"
+        own = [*(EXAMPLES / f"{name}.py" for name in ("admin", "admin_async", "native_producer")), EXAMPLES.parent / "native_consumer.py"]
+        variables = {**os.environ, "LEDGERMQ_ENDPOINTS": nowhere, "GRPC_VERBOSITY": "ERROR"}
+        running = [
+            subprocess.Popen([sys.executable, path, nowhere, "orders"], env=variables, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+            for path in own
+        ]
+        for path, process in zip(own, running, strict=True):
+            said = process.communicate(timeout=120)[1].splitlines()
+            assert process.returncode == 1 and len(said) == 1 and said[0].startswith("error: ") and nowhere in said[0], (path, said)
 
 
 def run_together(cluster: LocalCluster, programs: Sequence[Path], directory: Path) -> None:

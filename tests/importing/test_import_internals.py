@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import struct
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.importing.conftest import Run
 from tests.importing.imported_log import messages, snapshot
 from tests.importing.store_root import BORN_MS, StoreRoot
+from tests.terminal import Typed
 
 MINUTE = 60_000
 
@@ -90,8 +94,8 @@ def test_delayed_messages_that_name_no_queue_or_no_time(tmp_path: Path, import_s
     assert {"topic": "rmq_sys_wheel_timer", "reason": "delayed, without a topic or a time", "messages": 14} in told["left_out"]
 
 
-def test_transactions(tmp_path: Path, import_store: Run) -> None:
-    """Committed transactions are ordinary messages; open half messages are reported, and dropped only with --yes."""
+def test_transactions(tmp_path: Path, import_store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Committed transactions are ordinary messages; open half messages are reported, and dropped only with --yes or a yes."""
     root = StoreRoot(tmp_path / "store")
     for number in range(4):
         names = {"UNIQ_KEY": f"T{number}", "REAL_TOPIC": "orders", "REAL_QID": "0", "TRAN_MSG": "true", "PGROUP": "p"}
@@ -103,6 +107,10 @@ def test_transactions(tmp_path: Path, import_store: Run) -> None:
     root.write()
     status, _, said = import_store(root.path)
     assert status == 4 and "1 transactions are undecided and end here (half messages at offsets 3)" in said and "--yes" in said
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", Typed("n\n"))
+        status, _, said = import_store(root.path)
+    assert status == 1 and said.endswith("nothing was written; import another replica of the broker, if there is one\n")
     assert not (tmp_path / "cluster").exists() and not (tmp_path / "cluster.importing").exists()
     status, told, _ = import_store(root.path, "--yes")
     assert (status, told["undecided_transactions"], told["audit"]) == (0, 1, "PASS")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import subprocess
 import sys
@@ -159,6 +161,11 @@ def test_closed_stdout_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m ledgermq config example | head -c 10"
     found = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert found.stderr == "" and found.returncode == 0
+    read, write = os.pipe()
+    os.close(read)
+    found = subprocess.run(command.split(" | ")[0].split(), stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    assert found.stderr == "" and found.returncode == 0
+    os.close(write)
 
 
 def test_the_documented_way_to_a_configuration_works(
@@ -273,3 +280,22 @@ def test_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert shell.stdout == Cluster.endpoints and len(following) == 2
     for line in following:
         assert cli.run([*line.split()[1:], "--help"]) == 0
+
+
+def test_up_names_the_nodes_that_it_waits_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every five seconds those that are not ready, and nothing once all are, whenever that is."""
+    clock = itertools.count(0.0, 3.0)
+    ready_at = {"n1": 2, "n2": 4}
+    asked = dict.fromkeys(ready_at, 0)
+
+    def ready(node: str) -> bool:
+        asked[node] += 1
+        return asked[node] >= ready_at[node]
+
+    cluster: Any = types.SimpleNamespace(
+        nodes=ready_at, children={node: types.SimpleNamespace(exit_code=None) for node in ready_at}, ready=ready
+    )
+    monkeypatch.setattr(commands, "time", types.SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+    assert commands._wait_ready(cluster, types.SimpleNamespace(wanted=False))  # type: ignore[arg-type]
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["waiting for n2 (9 s)"], told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from tests.tiered.s3_servers import VERSITYGW
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
 
-def of(file: str, node: str) -> NodeConfig:
+def of(file: str, node: str, **variables: str) -> NodeConfig:
     """As deploy/entrypoint.sh starts it."""
     minted = {"CLUSTER__ID": "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "CLUSTER__CREATED_MS": "1767225600000", "CLUSTER__SECRET": "ab" * 32}
-    return load(DEPLOY / file, environment={"LEDGERMQ_NODE": node, **{f"LEDGERMQ_{name}": value for name, value in minted.items()}})
+    given = {"NODE": node, **minted, **variables}
+    return load(DEPLOY / file, environment={f"LEDGERMQ_{name}": value for name, value in given.items()})
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in DEPLOY.glob("*.yaml")))
@@ -29,6 +31,19 @@ def test_every_node_has_every_group_and_prefers_to_lead_one(file: str) -> None:
         assert groups == configs["n1"].cluster.groups
         assert {group.replicas for group in groups} == {("n1", "n2", "n3")}
         assert {group.preferred_leader for group in groups if group.replication == "raft"} == set(configs)
+
+
+def test_compose_tells_clients_the_ports_that_it_publishes() -> None:
+    """Native streams go to the node that leads, at its advertised address: that of the host, unless the variables say otherwise."""
+    services = yaml.safe_load((DEPLOY.parent / "compose.yaml").read_text())["services"]
+    for node in ("n1", "n2", "n3"):
+        given = {name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for name, value in services[node]["environment"].items()}
+        assert given.pop("LEDGERMQ_NODE") == node
+        variables = {name.removeprefix("LEDGERMQ_"): value for name, value in given.items() if name.startswith("LEDGERMQ_")}
+        for number, (name, address) in enumerate(sorted(of("node.yaml", node, **variables).nodes.items()), 1):
+            host, port = address.advertised
+            assert (host, port) == ("127.0.0.1", 8080 + number)
+            assert any(text.endswith(f":{port}:{port}") for text in services[name]["ports"])
 
 
 def test_the_tiered_configuration_is_the_plain_one_with_the_store_of_compose() -> None:

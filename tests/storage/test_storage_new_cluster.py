@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from ledgermq.storage.restore import restore
 from ledgermq.storage.store import GroupStore
 from tests.storage.kill_points import DIVISIBLE, KillDisk, after_power_cut
 from tests.storage.log_material import CLUSTER, FILE_BYTES, HOST, make_batch, make_identity
+from tests.terminal import Typed
 
 ME = make_identity()
 VOTERS = ("n1", "n2", "n3")
@@ -221,8 +223,8 @@ def command(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
     return code, out, err
 
 
-def test_the_command_explains_asks_and_tells(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Without --yes and without a terminal nothing happens; with it, the outcome is printed."""
+def test_the_command_explains_asks_and_tells(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --yes and without a terminal nothing happens, nor after a no; with --yes, the outcome is printed."""
     disk, directory = RealDisk(), str(tmp_path / "n1")
     filled(disk, f"{directory}/g1")
     write_node(disk, directory, NodeIdentity(CLUSTER, "n1", CREATED))
@@ -230,6 +232,12 @@ def test_the_command_explains_asks_and_tells(tmp_path: Path, capfd: pytest.Captu
     assert code == 64 and "--force-new-cluster" in err
     code, _, err = command(capfd, "--force-new-cluster", "--data", directory)
     assert code == 4 and "Abandoned: n2, n3" in err and "entry 41 of term 3" in err and "--yes" in err
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", Typed("n\n"))
+        code, out, err = command(capfd, "--force-new-cluster", "--data", directory)
+    assert (code, out) == (1, "") and err.splitlines()[-1].endswith(
+        "nothing was changed; bring the other replicas back instead, if possible"
+    )
     assert read_recovery(disk, f"{directory}/g1") is None
     lock = DirectoryLock(directory)
     code, _, err = command(capfd, "--force-new-cluster", "--yes", "--data", directory)

@@ -7,6 +7,7 @@ without it, neither settings nor transaction checks reach the client. An open na
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
@@ -21,6 +22,7 @@ from ledgermq.proto.names import stored_name
 
 METHOD = "ledgermq.v1.Admin/ListClients"
 PEER_WITHIN_S = 3.0
+NAMELESS = "-"
 
 
 class ClientList:
@@ -46,7 +48,7 @@ class ClientList:
             if settings is not None:
                 _describe(info, settings)
         for stream in self._native:
-            who = stream.client_id or "-"
+            who = stream.client_id or NAMELESS
             found.clients.add(
                 client_id=who, node=self._node, connected=True, type=stream.type, group=stream.group, topics=sorted(stream.topics)
             )
@@ -62,6 +64,15 @@ class ClientList:
             else:
                 found.clients.extend(answer.clients)
         return found
+
+    async def of_groups(self) -> Counter[str] | None:
+        """The number of clients of each consumer group that has any, None while a node does not answer. A client that several nodes know
+        counts once; one without an id is the stream that it has open."""
+        found = await self.everywhere()
+        if found.unreachable:
+            return None
+        named = {(client.group, client.client_id) for client in found.clients if client.client_id != NAMELESS}
+        return Counter([group for group, _ in named] + [client.group for client in found.clients if client.client_id == NAMELESS])
 
     async def _ask(self, node: str) -> admin_pb2.ListClientsResponse | None:
         deadline = asyncio.get_running_loop().time() + PEER_WITHIN_S

@@ -14,6 +14,7 @@ from typing import Any
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX
 from ledgermq.node.broker.state.dead_letters import dead_letter_topic
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
+from ledgermq.node.frontend.admin.overview import number_in
 from ledgermq.node.frontend.admin.queries import LEADER_WITHIN_S, Queries
 from ledgermq.node.frontend.routing.known_groups import broker_groups
 from ledgermq.node.runtime.logs import get_logger
@@ -62,6 +63,11 @@ class DeadLetters:
                     if request.HasField(name):
                         setattr(question, name, getattr(request, name))
                 reply = await self._queries.ask(group, question, peer_pb2.GroupLettersReply, LEADER_WITHIN_S)
+                for letter in reply.letters:
+                    if letter.HasField("topic"):
+                        source = self._controller.state.topics.get((letter.topic.namespace, letter.topic.name))
+                        if (number := number_in(source, group, letter.group_queue)) is not None:
+                            letter.queue = number
                 response.letters.extend(reply.letters)
                 size += sum(len(letter.message.body) for letter in reply.letters)
                 if reply.HasField("lagging"):

@@ -256,6 +256,12 @@ def queues_of(topic: Any) -> list[tuple[str, int]]:
     return [(group, queue) for group, count in sorted(topic.placement.items()) for queue in range(count)]
 
 
+def number_in(topic: Any, broker_group: str, queue: int) -> int | None:
+    """The number of a queue over all broker groups of its topic, None if the topic, given as the metadata has it or None, is without it."""
+    queues = [] if topic is None else queues_of(topic)
+    return queues.index((broker_group, queue)) if (broker_group, queue) in queues else None
+
+
 def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
     """The replica's own report, first in `replicas`; a leader adds the catch-up progress of the others."""
     info = admin_pb2.BrokerGroupInfo(group=status.group, leader=status.leader, term=status.term, commit_index=status.commit_index)

@@ -23,7 +23,7 @@ from ledgermq.node.frontend.admin.letters_admin import DeadLetters
 from ledgermq.node.frontend.admin.member_admin import CHANGE_METHOD, Members
 from ledgermq.node.frontend.admin.node_details import METHOD as NODE_METHOD
 from ledgermq.node.frontend.admin.node_details import NodeDetails
-from ledgermq.node.frontend.admin.overview import Counts, Overview, queue_ends, topic_counts, topic_info, topic_sums
+from ledgermq.node.frontend.admin.overview import Counts, Overview, number_in, queue_ends, topic_counts, topic_info, topic_sums
 from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.frontend.admin.queries import Queries
 from ledgermq.node.frontend.admin.replication_admin import METHOD as REPLICATION_METHOD
@@ -237,9 +237,11 @@ class AdminService:
     async def ListGroups(self, request: Any, context: ServerCall) -> admin_pb2.ListGroupsResponse:
         await self._controller.barrier()
         configured = {stored_name(*key): group for key, group in self._controller.state.groups.items()}
-        used = await self._consumers()
+        used, clients = await asyncio.gather(self._consumers(), self._clients.of_groups())
         infos = [group_info(configured[name], True) for name in sorted(configured)]
         infos += [group_info(GroupConfig(*_split(name)), False) for name in sorted(used - configured.keys())]
+        for info in infos if clients is not None else ():
+            info.clients = clients[stored_name(info.group.namespace, info.group.name)]
         return admin_pb2.ListGroupsResponse(groups=infos)
 
     @_answered
@@ -248,10 +250,12 @@ class AdminService:
         key = (request.group.namespace, request.group.name)
         stored = stored_name(*key)
         configured = self._controller.state.groups.get(key)
-        rows = await self._queries.cursors(request.group)
+        rows, clients = await asyncio.gather(self._queries.cursors(request.group), self._clients.of_groups())
         if configured is None and not rows:
             raise fail(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {stored} does not exist and was never used")
         info = group_info(configured or GroupConfig(*key), configured is not None)
+        if clients is not None:
+            info.clients = clients[stored]
         for topic, queue in rows:
             one = info.queues.add(
                 topic=name_of(topic),
@@ -259,6 +263,7 @@ class AdminService:
                 group_queue=queue.group_queue,
                 leased=queue.leased,
                 lag=queue.lag,
+                queue=number_in(self._controller.state.topics.get(_split(topic)), queue.broker_group, queue.group_queue),
             )
             if queue.HasField("cursor"):
                 one.cursor, one.max_offset = queue.cursor, queue.end
