@@ -62,12 +62,12 @@ def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> No
     if console.is_terminal and console.measure(table).maximum > given:
         table.box, table.padding, table.show_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
         width = 0
-        for number, column in enumerate(table.columns):
+        for number, shown in enumerate(table.columns):
             longest = max(len(text) for text in (columns[number], *(row[number] for row in cells)))
             # Half a number would be read as another one.
-            column.no_wrap, column.overflow = column.justify == "right", "fold"
-            column.min_width = longest if column.no_wrap else min(longest, NARROWEST)
-            width += column.min_width + 2
+            shown.no_wrap, shown.overflow = shown.justify == "right", "fold"
+            shown.min_width = longest if shown.no_wrap else min(longest, NARROWEST)
+            width += shown.min_width + 2
         console.width = max(given, width)
     console.print(table)
 

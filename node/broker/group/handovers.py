@@ -138,8 +138,8 @@ class Handovers:
         whose disk is full."""
         replicator, preferred, full = self._replicator, self._preferred, self.full
         voters = replicator.members.voters
-        others = sorted(voters) if self._node in full else ()
-        for node in (preferred, *others):
+        others: list[str] = sorted(voters) if self._node in full else []
+        for node in [preferred, *others]:
             if node in voters and node != self._node and node not in full and replicator.keeps_up(node, now_ns):
                 return node
         return None

@@ -240,8 +240,9 @@ class AdminService:
         used, clients = await asyncio.gather(self._consumers(), self._clients.of_groups())
         infos = [group_info(configured[name], True) for name in sorted(configured)]
         infos += [group_info(GroupConfig(*_split(name)), False) for name in sorted(used - configured.keys())]
-        for info in infos if clients is not None else ():
-            info.clients = clients[stored_name(info.group.namespace, info.group.name)]
+        if clients is not None:
+            for info in infos:
+                info.clients = clients[stored_name(info.group.namespace, info.group.name)]
         return admin_pb2.ListGroupsResponse(groups=infos)
 
     @_answered
