@@ -259,8 +259,8 @@ def test_alerts_of_what_is_slow_and_what_is_never_done(tmp_path: Path, bad_disks
 
 def leave_one(cluster: LocalCluster, group: str, seconds: float) -> None:
     """Receive one message and do not acknowledge it."""
-    with Connection(cluster.endpoints) as connection:
-        assert len(Receiver(connection, TOPIC, group, invisible_s=seconds).receive(30, 1)) == 1
+    with Connection(cluster.endpoints) as connection, Receiver(connection, TOPIC, group, invisible_s=seconds) as receiver:
+        assert len(receiver.receive(30, 1)) == 1
 
 
 def silent(seen: Prometheus) -> set[str]:

@@ -124,8 +124,7 @@ def give_up(cluster: LocalCluster) -> None:
     """Receive one message as the group `billing`, and forward it to the dead-letter topic."""
     assert cluster.ca_file is not None
     wire: dict[str, Any] = {"credentials": Credentials(*ROOT), "tls": True, "ca": cluster.ca_file.read_bytes()}
-    with Connection(cluster.endpoints, timeout_s=60, **wire) as connection:
-        receiver = Receiver(connection, "orders", "billing")
+    with Connection(cluster.endpoints, timeout_s=60, **wire) as connection, Receiver(connection, "orders", "billing") as receiver:
         (message,) = real.wait_for(lambda: receiver.receive(1), 60, "the message")
         request = pb.ForwardMessageToDeadLetterQueueRequest(
             topic=message.topic,

@@ -23,8 +23,7 @@ PURGED = 7
 
 def give_up(endpoints: str, count: int) -> None:
     """Receive messages as the group `billing`, and forward each to the dead-letter topic."""
-    with Connection(endpoints, timeout_s=60) as connection:
-        receiver = Receiver(connection, "orders", "billing")
+    with Connection(endpoints, timeout_s=60) as connection, Receiver(connection, "orders", "billing") as receiver:
         while count:
             messages = receiver.receive(10)
             for message in messages:
