@@ -186,6 +186,7 @@ def _node_json(workers: Sequence[admin_pb2.NodeInfo]) -> dict[str, Any]:
         "clock": known(workers[0], "clock"),
         "clock_offset_ms": known(workers[0], "clock_offset_ms"),
         "disk": max((worker.disk for worker in workers if worker.disk), key=DISKS.index, default=None),
+        "peer_failures": [failure for worker in workers for failure in worker.peer_failures],
     }
     return node if len(workers) == 1 else {**node, "workers": [{"worker": worker.node, "up": worker.up} for worker in workers]}
 

@@ -155,6 +155,8 @@ class Node:
     disk: str | None
     """`fine`, or its crossed watermark: `warn`, `delete`, or `full` if it takes no messages; None in
     programs that do not tell."""
+    peer_failures: tuple[str, ...]
+    """Why it has no connection to a peer, a sentence for each peer where somebody must change something."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,6 @@ _CAUSES: tuple[tuple[re.Pattern[str], str, str], ...] = (
     ),
     (re.compile("WRONG_VERSION_NUMBER"), "{at} does not speak TLS", "connect without TLS, or give a port that speaks it"),
     (
-        # Only TLS has a handshake: this client began one.
-        re.compile("Handshake (read|write) failed"),
-        "{at} closes the connection when TLS begins",
-        "connect without TLS (omit --tls), or give the port for clients (client_port) of a node that speaks it",
-    ),
-    (
         re.compile("CERTIFICATE_VERIFY_FAILED: ([^:]+)"),
         "the certificate of {at} is not accepted ({0})",
         "give the CA that signed it (--ca), and an address that it names",
@@ -45,7 +39,12 @@ _CAUSES: tuple[tuple[re.Pattern[str], str, str], ...] = (
         "{at} does not accept the client's certificate, or requires one",
         "give a certificate that the nodes' client CA signed (--certificate, --certificate-key)",
     ),
-    (re.compile("[Hh]andshake"), "{at} ends the TLS handshake", "connect without TLS (omit --tls), or give a port that speaks it"),
+    (
+        # Only TLS has a handshake: this client began one.
+        re.compile("[Hh]andshake"),
+        "{at} ends the TLS handshake",
+        "connect without TLS (omit --tls), or give the port for clients (client_port) of a node that speaks it",
+    ),
     (re.compile("DNS resolution failed|Name or service not known|Domain name not found"), "the name in {at} is not known", "correct it"),
     (re.compile("[Nn]o route to host|Network is unreachable"), "{at} is not reachable from this machine", "check the network"),
     (

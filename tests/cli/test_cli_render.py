@@ -42,7 +42,7 @@ def test_status_knows_and_does_not_know() -> None:
     nothing: dict[str, object] = {**dict.fromkeys(unknown), "differing_files": [], "tiered": None}
     first = {**nothing, "node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
     undisputed: dict[str, object] = {"disputed_files": [], "replication": None, "ha": None}
-    clock = {"clock": None, "clock_offset_ms": None, "disk": None}
+    clock = {"clock": None, "clock_offset_ms": None, "disk": None, "peer_failures": []}
     found = render.status_json(status)
     assert found == {
         "cluster_id": "c",

@@ -54,7 +54,7 @@ def files(directory: Path) -> Target:
 
     def forget() -> None:
         tree = json.loads(kept.read_text())
-        del tree["last"]
+        del tree["last"], tree["crc32c"]
         kept.write_text(json.dumps(tree))
 
     def rows() -> set[Row]:
@@ -89,7 +89,7 @@ def table(lake: Lake, bodies: set[Row]) -> Target:
     def forget() -> None:
         assert lake.head is not None and lake.head.mark is not None
         tree = json.loads(lake.head.mark.text())
-        del tree["last"]
+        del tree["last"], tree["crc32c"]
         lake.head.mark = Mark.read(json.dumps(tree))
 
     return Target(lambda cluster, topic: IcebergSink(Bodies(lake, bodies), cluster, topic, 1 << 30, 1e9), lambda: bodies, state, forget)

@@ -29,7 +29,7 @@ from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.reconcile import unknown_letters
 from ledgermq.node.controller.state import State
-from ledgermq.node.frontend.ports import CallServer, Listening
+from ledgermq.node.frontend.ports import CallServer, Executor, Listening
 from ledgermq.node.frontend.rocketmq.access_control import AccessControl
 from ledgermq.node.frontend.rocketmq.messaging import MessagingService
 from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
@@ -189,6 +189,13 @@ class MemoryLink:
         return await self._target.execute_for_peer("n2", peer_pb2.ForwardCall.FromString(call.SerializeToString()))
 
 
+def begin_forwarding(forwarder: Forwarder, executor: Executor) -> None:
+    """Let a forwarder execute calls. The tests flush signs of life, because they control the time."""
+    forwarder.start(executor)
+    assert forwarder._task is not None
+    forwarder._task.cancel()
+
+
 class Backend:
     """One server. `n2` is a second node without a replica that forwards all calls."""
 
@@ -239,11 +246,8 @@ class Backend:
     async def start(self) -> None:
         for term, name in enumerate(self.engine.groups, 1):
             self.engine.lead(name, term)
-        self.forwarder.start(self.service.execute)
-        self.forwarder2.start(self.service2.execute)
-        # The tests flush signs of life, because they control the time.
-        self.forwarder.stop()
-        self.forwarder2.stop()
+        begin_forwarding(self.forwarder, self.service.execute)
+        begin_forwarding(self.forwarder2, self.service2.execute)
         self.port = await self._serve(self.service)
         self.raw = Raw(self.port)
         self.port2 = await self._serve(self.service2)

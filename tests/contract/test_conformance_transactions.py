@@ -11,7 +11,7 @@ from ledgermq.node.broker.group.why_delivery import WIRE_MAX
 from ledgermq.node.frontend.admin.client_list import ClientList
 from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.proto import messaging_pb2 as pb
-from tests.contract.backend import CLIENT_ID, NODE_JS, Backend, Raw, contract, message
+from tests.contract.backend import CLIENT_ID, NODE_JS, Backend, Raw, begin_forwarding, contract, message
 from tests.contract.test_contract_telemetry import consumer, producer, say
 
 TOPICS = {"X": "transaction", "M": "mixed", "T": "normal"}
@@ -315,8 +315,7 @@ async def test_clients_of_all_nodes_are_listed(server: Backend) -> None:
     await listens(server.raw, "T", "F", metadata=(("x-mq-client-id", "near"),))
     await say(server.raw2.telemetry((("x-mq-client-id", "far"),)), consumer())
     await server.raw2.unary("SendMessage", pb.SendMessageRequest(messages=[message()]), metadata=(("x-mq-client-id", "far"),))
-    server.forwarder2.start(lambda *_: answered())
-    server.forwarder2.stop()
+    begin_forwarding(server.forwarder2, lambda *_: answered())
     lists = [
         ClientList(name, service, (), server.forwarder, ["n2", "n3"]) for name, service in (("n1", server.service), ("n2", server.service2))
     ]
@@ -347,8 +346,7 @@ def test_an_answer_of_another_version_counts_as_no(garbage: bytes) -> None:
             return [garbage]
 
         server.service2.execute = execute  # type: ignore[method-assign]
-        server.forwarder2.start(execute)
-        server.forwarder2.stop()
+        begin_forwarding(server.forwarder2, execute)
         assert await server.service.commander.find_producer("T") is None
 
     scenario()

@@ -59,7 +59,7 @@ def test_status_json_has_the_published_shape(cli: CommandLine, topic: str) -> No
     found = wait_for(whole, 60, "a whole status")
     assert list(found) == ["v", "cluster_id", "health", "nodes", "groups", "topics"]
     assert found["health"] == "ok" and found["cluster_id"]
-    keys = ["node", "endpoint", "up", "version", "native", "disk_used_bytes", "clock", "clock_offset_ms", "disk"]
+    keys = ["node", "endpoint", "up", "version", "native", "disk_used_bytes", "clock", "clock_offset_ms", "disk", "peer_failures"]
     assert [list(node) for node in found["nodes"]] == [keys] * 3
     assert all(node["clock"] == "agreed" and node["clock_offset_ms"] == 0 for node in found["nodes"])
     assert [node["node"] for node in found["nodes"]] == ["n1", "n2", "n3"] and all(node["up"] for node in found["nodes"])

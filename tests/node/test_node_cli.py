@@ -80,7 +80,12 @@ def test_status_command_does_not_import_other_packages() -> None:
         "print(*[m for m in sys.modules if m.startswith(('ledgermq.', 'pyspark', 'grpc', 'numpy'))])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(found.stdout.splitlines()[-1].split()) == {"ledgermq.cli", "ledgermq.proto", "ledgermq.proto.status"}
+    assert set(found.stdout.splitlines()[-1].split()) == {
+        "ledgermq.cli",
+        "ledgermq.proto",
+        "ledgermq.proto.carried",
+        "ledgermq.proto.status",
+    }
 
 
 def test_bug_is_70_with_one_line_and_the_traceback_in_a_file(fake: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,12 @@ CASES: dict[str, tuple[tuple[str, str], str, str, str]] = {
     "LedgerMQWritesRefused": ((f"ledgermq_broker_group_writes_refused{{{G1}}}", "0x4 1x5 0x30"), "4m", "7m", "12m"),
     "LedgerMQSlowDisk": ((f'ledgermq_slow_syncs_total{{{G1},severity="alarm"}}', "0x4 1+1x15 16x30"), "7m", "17m", "30m"),
     "LedgerMQClockOff": (('ledgermq_clock_state{instance="n1",state="off"}', "0x4 1x10 0x30"), "4m", "8m", "17m"),
+    "LedgerMQPeerTls": (
+        ('ledgermq_peer_tls_failures_total{instance="n1",peer="n2",reason="expired"}', "0x4 1+1x8 9x40"),
+        "4m",
+        "8m",
+        "25m",
+    ),
     "LedgerMQStrangeDirectory": ((f'ledgermq_peer_packets_barred_total{{{G1},peer="n2"}}', "0x4 1+1x5 6x40"), "4m", "8m", "25m"),
     "LedgerMQConsumersBehind": (
         (f"rocketmq_consumer_queueing_latency_milliseconds{{{CONSUMER}}}", "0+60000x30 0x30"),

@@ -182,7 +182,7 @@ def test_another_place_is_not_the_store_that_has_what_was_trimmed(consumers: Con
     consumers.fill((FILES + 1) * SIZE + 1000)
     consumers.one.carry_all()
     consumers.one.check()
-    with pytest.raises(StoreFailure, match=r"set tiered\.url to that place"):
+    with pytest.raises(StoreFailure, match=r"holds nothing from before the log on the disks"):
         fetched(consumers.reader, consumers.fetch(0))
     assert not objects and consumers.one.pin.pos == 0
     objects.update(former)

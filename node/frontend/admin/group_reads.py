@@ -10,9 +10,10 @@ from typing import Any
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peeked
 from ledgermq.node.frontend.ports import Engine
-from ledgermq.node.frontend.rocketmq.wire.bodies import plain, undecoded
+from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import admin_pb2
+from ledgermq.proto.compression import compression_of
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import UNDECODED
 from ledgermq.proto.properties import decode as decode_properties
@@ -138,7 +139,7 @@ def message_of(
     is that at which it counts as stored, because answers are put in this order."""
     found = plain(decode_record(record))
     fields = decode_properties(found.properties)
-    left = undecoded(found)
+    left = compression_of(found.sysflag)
     return admin_pb2.PeekedMessage(
         message_id=fields.message_id,
         topic=admin_pb2.Name(namespace=namespace, name=topic),

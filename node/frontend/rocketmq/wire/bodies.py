@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ledgermq.node.runtime import metrics
-from ledgermq.proto.compression import COMPRESSED, BadBody, compression_of, decompress, length_max
+from ledgermq.proto.compression import COMPRESSED, BadBody, decompress, length_max
 from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, split_record
 from ledgermq.proto.message_record import Record
 
@@ -39,8 +39,3 @@ def plain(record: Record) -> Record:
         metrics.UNREADABLE_BODIES.inc()
         return record
     return record._replace(body=body, sysflag=0)
-
-
-def undecoded(record: Record) -> str | None:
-    """Of what `plain` returned: the compression that its body still has; None if it has none."""
-    return compression_of(record.sysflag) if record.sysflag & COMPRESSED else None

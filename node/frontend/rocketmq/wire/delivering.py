@@ -7,10 +7,11 @@ from functools import lru_cache
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from ledgermq.node.broker.calls.consumer_calls import Handle, Lease
-from ledgermq.node.frontend.rocketmq.wire.bodies import plain, undecoded
+from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.rocketmq.wire.validation import TIMESTAMP_MAX_MS, md5
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.compression import COMPRESSED, compression_of
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import parent_of, parse_stored
 from ledgermq.proto.properties import UNDECODED, fill_message
@@ -60,7 +61,7 @@ def _fill(out: pb.Message, topic: str, record: Record) -> None:
     resource.resource_namespace, resource.name = _named(topic)
     out.body = record.body
     fill_message(record.properties, out)
-    if (left := undecoded(record)) is not None:
+    if record.sysflag & COMPRESSED and (left := compression_of(record.sysflag)) is not None:
         out.user_properties[UNDECODED] = left
     digest = system.body_digest
     digest.type, digest.checksum = pb.MD5, md5(record.body)
