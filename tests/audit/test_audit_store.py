@@ -17,10 +17,11 @@ from ledgermq.audit.checks.group import GroupResult, StoredResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport
-from ledgermq.audit.checks.stored import NOTE, as_object, check_store, lines_of, notes_of, spans_text
+from ledgermq.audit.checks.stored import NOTE, as_object, check_parts, check_store, lines_of, notes_of, spans_text
 from ledgermq.audit.reading.begin import Begin
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.stored_logs import Manifest, StoredLog
+from ledgermq.audit.reading.stored_parts import DEFINITIONS, Definitions
 from ledgermq.proto.log_tree import FileLeaf
 from tests.audit.log_writer import sealed
 
@@ -135,6 +136,10 @@ class World:
     def check(self) -> list[Told]:
         """What the audit finds."""
         check_store(self.group, self.logs, self.reports, self.notes, "s3://b")
+        return self.found()
+
+    def found(self) -> list[Told]:
+        """The findings so far; all are of the group and the store."""
         assert all(f.fails and (f.replica, f.group, f.klass) == ("store", "g1", RULES[f.flaw.rule].klass) for f in self.group.findings)
         flaws = [finding.flaw for finding in self.group.findings]
         return [(f.rule, f.file.removeprefix(f"{FOLDER}/"), f.index, f.byte_from, f.byte_to) for f in flaws]
@@ -244,6 +249,42 @@ def test_the_description_of_the_log() -> None:
     world = World()
     world.replicas[0].identity = {"cluster_id": "c2"}
     assert world.check() == []
+
+
+OWN, FOREIGN = Definitions("controller/n1.json", 70, "c1"), Definitions("controller/n9.json", 80, "c9")
+DAMAGED = Definitions("controller/n2.json", 60, None)
+NO_DEFINITIONS: Told = ("stored.definitions", DEFINITIONS, None, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("definitions", "told"),
+    [
+        ([OWN], []),
+        ([FOREIGN, OWN], []),
+        ([], [NO_DEFINITIONS]),
+        ([FOREIGN], [NO_DEFINITIONS]),
+        ([OWN, DAMAGED], [("stored.definitions", DAMAGED.key, None, 0, 60)]),
+        ([DAMAGED], [("stored.definitions", DAMAGED.key, None, 0, 60), NO_DEFINITIONS]),
+    ],
+)
+def test_the_definitions_of_the_cluster(definitions: list[Definitions], told: list[Told]) -> None:
+    """A group with stored files needs some of its own cluster; one that has none yet needs none. A damaged object is told of both. The
+    identities of the replicas say which cluster that is, as far as they can be read."""
+    for stored in (FILES - 1, 0, None):
+        world = World(stored or 0)
+        world.replicas.append(replace(replica_of("n4"), log_id=None, identity=None))
+        world.logs = [] if stored is None else world.logs
+        assert world.check() == []
+        check_parts(world.group, [], definitions)
+        assert world.found() == [one for one in told if stored or one != NO_DEFINITIONS], stored
+
+
+def test_index_parts_are_told_with_their_group() -> None:
+    world = World()
+    wrong = [Flaw("stored.index", f"{FOLDER}/{start}.index", None, start, start + 5, "it is wrong") for start in (0, 7)]
+    assert world.check() == []
+    check_parts(world.group, wrong, [OWN])
+    assert world.found() == [("stored.index", "0.index", None, 0, 5), ("stored.index", "7.index", None, 7, 12)]
 
 
 @pytest.mark.parametrize("begin", [0, 2])
