@@ -33,7 +33,7 @@ from ledgermq.node.frontend.admin.user_admin import UserAdmin
 from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
 from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.ports import ServerCall
-from ledgermq.node.frontend.proofs.checkpoints import METHOD as CHECKPOINT_METHOD
+from ledgermq.node.frontend.proofs.checkpoints import METHODS as PROOF_METHODS
 from ledgermq.node.frontend.proofs.checkpoints import Checkpoints
 from ledgermq.node.frontend.routing.known_groups import broker_groups
 from ledgermq.node.frontend.routing.tier_reads import TierReads
@@ -520,9 +520,8 @@ class AdminService:
             return [self._clients.here().SerializeToString()]
         if method == NODE_METHOD:
             return [self._node_details.here(admin_pb2.DescribeNodeRequest.FromString(request)).SerializeToString()]
-        if method == CHECKPOINT_METHOD:
-            asked = admin_pb2.GetCheckpointRequest.FromString(request)
-            return [(await self._checkpoints.answer(asked)).SerializeToString()]
+        if method in PROOF_METHODS:
+            return [await self._checkpoints.execute(method, request)]
         if method == STORAGE_METHOD:
             return [await self._storage.answer(request)]
         if method == WHY_METHOD:

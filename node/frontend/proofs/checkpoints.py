@@ -8,7 +8,7 @@ before the log tree began; each refusal says which it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from ledgermq.node.broker.state.file_tree import leaf_of
 from ledgermq.node.controller.signing_keys import signs_with
 from ledgermq.node.frontend.proofs.signing_key import SigningKey, key_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.frontend.routing.known_groups import broker_groups
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.peers.links import Link
@@ -28,13 +29,18 @@ from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.levels import TREE_LEVEL
 from ledgermq.proto.log_tree import FileLeaf, consistency_path, inclusion_path, tree_root
 from ledgermq.proto.signed_notes import Checkpoint, LogName, Note, format_note, sign
-from ledgermq.proto.status import Code, LedgerError, fail
+from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.storage.entry_proof import EntryProof, prove_entry
 from ledgermq.storage.errors import LogDamaged
 from ledgermq.storage.log_reader import LogReader
 
 METHOD = "ledgermq.v1.Admin/GetCheckpoint"
+PROVE_METHOD = "ledgermq.v1.Admin/ProveEntry"
+CONTINUE_METHOD = "ledgermq.v1.Admin/ProveConsistency"
+METHODS = (METHOD, PROVE_METHOD, CONTINUE_METHOD)
 PEER_WITHIN_S = 3.0
+PROOF_WITHIN_S = 10.0
+"""A proof reads a whole log file."""
 REGISTER_RETRY_S = 1.0
 
 log = get_logger()
@@ -80,6 +86,12 @@ class Checkpoints:
         self._controller = controller
         self._links = links
         self._key = key
+        self._here: dict[str, tuple[Callable[[Any], Awaitable[Any]], Any, Any]] = {
+            METHOD: (self.checkpoint_here, pb.GetCheckpointRequest, pb.GetCheckpointResponse),
+            PROVE_METHOD: (self._prove_here, pb.ProveEntryRequest, pb.ProveEntryResponse),
+            CONTINUE_METHOD: (self._consistency_here, pb.ProveConsistencyRequest, pb.ProveConsistencyResponse),
+        }
+        """What this node answers itself, by method: its function, and the types of the request and the answer."""
         self._proving = asyncio.Lock()
         """A proof reads a whole file, so there is one at a time."""
 
@@ -123,14 +135,35 @@ class Checkpoints:
             raise fail(answer.status.code, answer.status.message)
         return answer
 
-    async def answer(self, request: pb.GetCheckpointRequest) -> pb.GetCheckpointResponse:
-        """The answer to another node; a refusal is in its status."""
+    async def execute(self, method: str, request: bytes) -> bytes:
+        """The answer to another node that forwarded one of `METHODS`; a refusal is in its status."""
+        ask, asked, answer = self._here[method]
         try:
-            found = await self.checkpoint_here(request)
+            found = await ask(asked.FromString(request))
             found.status.code = Code.OK
-            return found
         except LedgerError as error:
-            return pb.GetCheckpointResponse(status=pb.Status(code=int(error.code), message=error.message))
+            found = answer(status=pb.Status(code=int(error.code), message=error.message))
+        response: bytes = found.SerializeToString()
+        return response
+
+    async def _forwarded(self, method: str, request: Any) -> Any:
+        """The answer of the leader of a broker group that has no replica here: workers share the port of their node, so a caller cannot
+        choose whom it asks. Raises LedgerError."""
+        group = request.broker_group
+        if group not in await broker_groups(self._controller, group):
+            raise fail(Code.BAD_REQUEST, f"broker group {group!r} does not exist")
+        deadline = asyncio.get_running_loop().time() + within(PROOF_WITHIN_S)
+        try:
+            responses = await self._forwarder.submit(group, method, {}, request.SerializeToString(), deadline, repeatable=True)
+            answer = self._here[method][2].FromString(responses[0])
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        except (DecodeError, IndexError) as error:
+            what = f"the leader of broker group {group} is an older version, which proves nothing to other nodes; ask a node of the group"
+            raise fail(Code.PRECONDITION_FAILED, what) from error
+        if answer.status.code != Code.OK:
+            raise fail(answer.status.code, answer.status.message)
+        return answer
 
     async def checkpoint_here(self, request: pb.GetCheckpointRequest) -> pb.GetCheckpointResponse:
         """The newest checkpoint of this node's replica. Raises LedgerError."""
@@ -140,6 +173,12 @@ class Checkpoints:
 
     async def prove_consistency(self, request: pb.ProveConsistencyRequest) -> pb.ProveConsistencyResponse:
         """The path from an older size of the tree to a newer one. Raises LedgerError."""
+        hosted = request.broker_group in self._engine.groups
+        found: pb.ProveConsistencyResponse
+        found = await (self._consistency_here(request) if hosted else self._forwarded(CONTINUE_METHOD, request))
+        return found
+
+    async def _consistency_here(self, request: pb.ProveConsistencyRequest) -> pb.ProveConsistencyResponse:
         group = self._hosted(request.broker_group)
         tree = self._cut(group, await self._engine.run(group, _tree_of), request.new_size)
         if not 0 < request.old_size <= len(tree.hashes):
@@ -148,6 +187,11 @@ class Checkpoints:
 
     async def prove(self, request: pb.ProveEntryRequest) -> pb.ProveEntryResponse:
         """The proof that an entry is in the log. Raises LedgerError."""
+        hosted = request.broker_group in self._engine.groups
+        found: pb.ProveEntryResponse = await (self._prove_here(request) if hosted else self._forwarded(PROVE_METHOD, request))
+        return found
+
+    async def _prove_here(self, request: pb.ProveEntryRequest) -> pb.ProveEntryResponse:
         group = self._hosted(request.broker_group)
         place = await self._engine.run(group, lambda running: _place_of(running, request.index))
         tree = self._cut(group, place.tree, request.size)
