@@ -41,7 +41,8 @@ FAULTS = {
     "LedgerMQLogNotVerified": "a scrub that reads no file again for too long",
     "LedgerMQNotInObjectStore": "an object store that does not answer, until it does",
     "LedgerMQStoreTimesAhead": "a broker group whose first entry was stored an hour from now",
-    "LedgerMQDiskFillsUp": "a full file system",
+    "LedgerMQDiskFillsUp": "a file system of which 82 % is in use",
+    "LedgerMQDiskFull": "a full file system",
     "LedgerMQWritesRefused": "full file systems of all nodes",
     "LedgerMQSlowDisk": "syncs of 150 ms",
     "LedgerMQClockOff": "a wall clock that is set an hour ahead",
@@ -275,11 +276,11 @@ def silent(seen: Prometheus) -> set[str]:
 
 @pytest.mark.usefixtures("unmounted")
 def test_alerts_of_full_disks_of_too_many_series_and_of_answers(tmp_path: Path) -> None:
-    """One full disk, then all; three consumer groups where there is room for one; and a client that takes no answer."""
+    """One disk that fills up and is full, then all; three consumer groups where one has room; and a client that takes no answer."""
     extra = {"retention": {"check_ms": 500}, "metrics": {"series_max": 12}, "limits": {"unread_ms": 1000}}
     with faulty(tmp_path, kind=SmallDisks, extra=extra) as cluster, watching(cluster, tmp_path) as seen:
         assert isinstance(cluster, SmallDisks)
-        mine = ("LedgerMQDiskFillsUp", "LedgerMQWritesRefused", "LedgerMQSeriesLeftOut", "LedgerMQAnswersNotTaken")
+        mine = ("LedgerMQDiskFillsUp", "LedgerMQDiskFull", "LedgerMQWritesRefused", "LedgerMQSeriesLeftOut", "LedgerMQAnswersNotTaken")
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)
         seen.begin(*mine)
@@ -300,8 +301,11 @@ def test_alerts_of_full_disks_of_too_many_series_and_of_answers(tmp_path: Path) 
             seen.wait_firing("LedgerMQAnswersNotTaken")
 
         follower = cluster.others(leader(cluster))[0]
-        fillers = [cluster.fill(follower)]
+        cluster.fill(follower, 82)
         seen.wait_firing("LedgerMQDiskFillsUp", instance=seen.instance(follower))
+        assert not seen.fired("LedgerMQDiskFull")
+        fillers = [cluster.fill(follower)]
+        seen.wait_firing("LedgerMQDiskFull", instance=seen.instance(follower))
         assert not seen.fired("LedgerMQWritesRefused")
         fillers += [cluster.fill(node) for node in cluster.others(follower)]
         seen.wait_firing("LedgerMQWritesRefused", broker_group="g1")

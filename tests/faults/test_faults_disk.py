@@ -129,16 +129,20 @@ class SmallDisks(FaultyCluster):
                 pytest.skip(f"no file system of a given size can be mounted: {done.stderr.decode().strip()}")
         return super().start(node)
 
-    def fill(self, node: str) -> Path:
-        """Write until the disk takes no more; the file that must go to make room."""
+    def fill(self, node: str, percent: float = 100) -> Path:
+        """Write until so much of the disk is in use, or until it takes no more; the file that must go to make room."""
         filler = self.data(node) / "controller" / "filler"
         with filler.open("wb", buffering=0) as file:
             try:
-                while True:
+                while percent == 100 or self._in_use(node) < percent:
                     file.write(bytes(64 << 10))
             except OSError:
                 pass
         return filler
+
+    def _in_use(self, node: str) -> float:
+        usage = shutil.disk_usage(self.data(node))
+        return 100 * usage.used / usage.total
 
 
 @pytest.fixture
