@@ -178,13 +178,13 @@ def test_clients_are_listed_and_told_of_other_settings_at_any_node(cluster: Loca
     client.do("checked_producer", name="p", topics=[topic], answers=["unknown"])
     for node in cluster.nodes:
 
-        def listed(node: str = node) -> admin_pb2.ListClientsResponse | None:
-            """The list with the answers of all nodes in it."""
+        def listed(node: str = node) -> list[admin_pb2.ClientInfo] | None:
+            """The producers of the topic, in a list with the answers of all nodes in it. The client may have started before its stream has
+            reached its node."""
             answer: admin_pb2.ListClientsResponse = real.admin(cluster, node, "ListClients", admin_pb2.ListClientsRequest())
-            return None if answer.unreachable else answer
+            return None if answer.unreachable else [c for c in answer.clients if c.connected and topic in c.topics]
 
-        found = real.wait_for(listed, 30, f"the list of {node}")
-        (producer,) = [c for c in found.clients if c.connected and topic in c.topics]
+        (producer,) = real.wait_for(listed, 30, f"the list of {node}")
         assert (producer.type, producer.language) == ("producer", "python")
     group = admin_pb2.Name(name=f"G-{topic}")
     real.admin(cluster, "n1", "CreateGroup", admin_pb2.CreateGroupRequest(group=group, max_attempts=5))

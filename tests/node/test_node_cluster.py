@@ -111,7 +111,7 @@ def test_pages_for_watchers(tmp_path: Path) -> None:
         real.create_topic(cluster, "t")
         assert send(cluster, "n1", "t", "one") == 20000
         own = {"cluster": cluster.cluster_id, "node": "n1"}
-        assert json.loads(real.http(cluster, "n1", "/readyz")[1]) == {"status": "ready", "reasons": [], **own}
+        assert json.loads(real.http(cluster, "n1", "/readyz")[1]) == {"status": "ready", "reasons": [], "warnings": [], **own}
         for wanted in (
             'ledgermq_role{broker_group="g1",role="leader"} 1.0',
             'ledgermq_role{broker_group="g2",role="leader"} 1.0',
