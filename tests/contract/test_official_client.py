@@ -333,7 +333,14 @@ def test_a_consumer_that_stood_still_gets_its_message_when_it_goes_on(tmp_path: 
         # That is half a second before the deadline of its call, until which the client would take the answer.
         real.wait_for(lambda: time.time() * 1000 > given_back_ms + 1000, 30, "the deadline")
         consumer.process.send_signal(signal.SIGCONT)
-        assert [(text(got), got["attempt"]) for got in events(consumer, 2, within_s=late(5))] == [("first", 1), ("second", 2)]
+
+        def got_again() -> list[tuple[str, int]] | None:
+            found = [(text(got), got["attempt"]) for got in events(consumer, 1)]
+            return found if ("second", 2) in found else None
+
+        # A client that reads before it looks at its timers takes the answer whose deadline has passed, and then gets the message twice.
+        found = real.wait_for(got_again, late(10), "the message again")
+        assert found in ([("first", 1), ("second", 2)], [("first", 1), ("second", 1), ("second", 2)])
         until_done(cluster, "P", "T", 2)
 
 
