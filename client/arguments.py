@@ -15,11 +15,11 @@ F = TypeVar("F")
 T = TypeVar("T")
 
 LONGEST_S = 365 * 86400.0
-"""A longer time means the same, and the library's deadlines end some centuries from now."""
+"""A longer time is shortened to this: gRPC cannot represent deadlines that are centuries away."""
 
 
 def _is_a(kind: type, value: Any) -> bool:
-    """Whether it is such a number. A truth value is none, though Python says so."""
+    """Whether the value is a number of this kind. True and False do not count as numbers here, although `bool` is a subclass of `int`."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
