@@ -85,6 +85,10 @@ CLOSED = OPEN | {"send": REFUSED}
 """While the producer is being closed, a second close would wait for the first."""
 
 
+LINGER_MS = 200
+"""So that a callback is there before the answer: that of a future which is done already runs in the caller's thread."""
+
+
 def acknowledged(sending: Producer, node: FakeLogNode, callback: Callable[[object], None]) -> None:
     sending.send(b"1").add_done_callback(callback)
 
@@ -171,7 +175,7 @@ def test_what_a_producers_callback_raises_reaches_no_other_message(begin: Callab
             def work() -> None:
                 called = threading.Event()
                 timeout_s = 0.3 if begin is out_of_time else 20.0
-                with Producer(endpoints(nodes), "t", linger_ms=20, timeout_s=timeout_s) as sending:
+                with Producer(endpoints(nodes), "t", linger_ms=LINGER_MS, timeout_s=timeout_s) as sending:
 
                     def callback(_: object) -> None:
                         sending._producer._on_progress = None
