@@ -142,7 +142,7 @@ def test_a_producers_callback_may_send_while_there_is_room_and_never_waits(begin
             def work() -> None:
                 called = threading.Event()
                 timeout_s = 0.3 if begin is out_of_time else 20.0
-                with Producer(endpoints(nodes), "t", buffer_bytes=8_000, timeout_s=timeout_s) as sending:
+                with Producer(endpoints(nodes), "t", buffer_bytes=8_000, linger_ms=LINGER_MS, timeout_s=timeout_s) as sending:
                     calls = calls_of(sending)
 
                     def callback(_: object) -> None:
