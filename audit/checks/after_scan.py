@@ -428,12 +428,19 @@ def _check_density(replica: Replica, parts: list[tuple[int, QueueRun]]) -> None:
 
 
 def _check_dispatch(replica: Replica, parts: Sequence[QueueRun]) -> None:
-    """Every applied message, and every message before one that has a unit, has a unit."""
+    """Every applied message, and every message before one that has a unit, has a unit, unless a trim of its entry was decided. Units may
+    then be gone before entries are: the queues of a replica that is installed in the meantime begin where the snapshot says."""
+    low = replica.lows.get((parts[0].topic, parts[0].queue))
+    floor = low.floor if low is not None else 0
     filed = max((part.filed_offset for part in parts if part.filed_offset is not None), default=0)
     required = required_dispatch(replica)
     for part in parts:
         folder = f"consumequeue/{part.topic}/{part.queue}"
-        for first, last, index, _ in part.waiting:
+        for first, last, index, _ in _above(floor, part.blanks):
+            for place in _units(replica, folder, first, last):
+                proof = f"the unit of a removed message; by the snapshot the first kept one is {floor}"
+                replica.flaws.append(_at("queue.unit", place, proof, index))
+        for first, last, index, _ in _above(floor, part.waiting):
             if index <= required:
                 proof = f"entries up to {required} are applied, this unit is empty"
                 # If the run continues behind the last applied entry, at most this many of its messages can be applied.
@@ -443,6 +450,14 @@ def _check_dispatch(replica: Replica, parts: Sequence[QueueRun]) -> None:
                 for place in _units(replica, folder, first, last):
                     flaw = _at("queue.hole", place, f"the unit is empty, but unit {filed} is written", index)
                     replica.flaws.append(replace(flaw, torn=True))
+
+
+def _above(floor: int, runs: Sequence[list[int]]) -> Iterator[list[int]]:
+    """The parts of runs from queue offset `floor` on; their first index is then the lowest possible one."""
+    for first, last, index, last_index in runs:
+        if last >= floor:
+            low = max(first, floor)
+            yield [low, last, index + low - first, last_index]
 
 
 def _units(replica: Replica, folder: str, first: int, last: int) -> Iterator[Place]:

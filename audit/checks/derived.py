@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 REACH_MAX = 1 << 20
 """Numbers farther apart than this are read separately: one of them is damaged, and the range between them is not read."""
 WAITING_MAX = 100
-"""At most this many separate runs of missing units are kept per queue and log file."""
+"""At most this many separate runs of missing units are kept per queue and log file, and as many of blank ones."""
+PRE_BLANK_SIZE = 0x7FFFFFFF
+"""The size in the unit of a removed message, whose other fields are 0."""
 
 
 @dataclass(slots=True)
@@ -46,8 +48,8 @@ class QueueRun:
     """One (topic, queue) within one log file: its queue offsets first … last, and which of them are in the consume queue.
 
     For its first and its last message also the index, the number of intact entries before it in the file, and its offset. `waiting`: runs
-    of messages without units, each as first and last queue offset, first and last index. `filed_offset` and `filed_index`: the last message
-    with a unit.
+    of messages without units, each as first and last queue offset, first and last index; `blanks`: of those whose units are the ones of
+    removed messages. `filed_offset` and `filed_index`: the last message with a unit.
     """
 
     topic: str
@@ -62,6 +64,7 @@ class QueueRun:
     last_ordinal: int = -1
     last_at: int = 0
     waiting: list[list[int]] = field(default_factory=list)
+    blanks: list[list[int]] = field(default_factory=list)
     filed_offset: int | None = None
     filed_index: int | None = None
 
@@ -251,7 +254,8 @@ class QueueCheck:
         wanted["size"] = entries.total_size[rows]
         wanted["tags_code"] = entries.tags_code[rows]
         empty = (stored["pos"] == 0) & (stored["size"] == 0) & (stored["tags_code"] == 0)
-        different: Flags = (stored.view("V20") != wanted.view("V20")) & ~empty
+        blank: Flags = (stored["pos"] == 0) & (stored["size"] == PRE_BLANK_SIZE) & (stored["tags_code"] == 0)
+        different: Flags = (stored.view("V20") != wanted.view("V20")) & ~empty & ~blank
         for at in np.flatnonzero(different).tolist():
             has, wants = stored[at].tobytes(), wanted[at].tobytes()
             start, stop = differing(has, wants)
@@ -259,24 +263,26 @@ class QueueCheck:
             proof = f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}"
             flaw = queue_flaw(task, "queue.unit", folder, int(offsets[at]), int(entries.index[rows[at]]), start, stop, proof)
             self.flaws.append(replace(flaw, torn=bytewise.cut_by_sector(has, wants, place)))
-        self._follow(run, entries.index[rows], offsets, empty)
-
-    @staticmethod
-    def _follow(run: QueueRun, index: I64, offsets: I64, empty: Flags) -> None:
-        waiting, filed = np.flatnonzero(empty), np.flatnonzero(~empty)
-        for part in np.split(waiting, np.flatnonzero(np.diff(offsets[waiting]) != 1) + 1) if len(waiting) else []:
-            first, last = int(part[0]), int(part[-1])
-            found = [int(offsets[first]), int(offsets[last]), int(index[first]), int(index[last])]
-            before = run.waiting[-1] if run.waiting else None
-            if before is not None and (before[1] + 1 == found[0] or len(run.waiting) >= WAITING_MAX):
-                before[1], before[3] = found[1], found[3]
-            else:
-                run.waiting.append(found)
+        index, filed = entries.index[rows], np.flatnonzero(~empty)
+        _add_runs(run.waiting, np.flatnonzero(empty), index, offsets)
+        _add_runs(run.blanks, np.flatnonzero(blank), index, offsets)
         if len(filed):
             run.filed_offset, run.filed_index = int(offsets[filed[-1]]), int(index[filed[-1]])
 
     def _add(self, rule: str, folder: str, offset: int, index: int, start: int, stop: int, proof: str) -> None:
         self.flaws.append(queue_flaw(self._task, rule, folder, offset, index, start, stop, proof))
+
+
+def _add_runs(runs: list[list[int]], rows: I64, index: I64, offsets: I64) -> None:
+    """Add the messages of some rows to runs of messages with consecutive queue offsets."""
+    for part in np.split(rows, np.flatnonzero(np.diff(offsets[rows]) != 1) + 1) if len(rows) else []:
+        first, last = int(part[0]), int(part[-1])
+        found = [int(offsets[first]), int(offsets[last]), int(index[first]), int(index[last])]
+        before = runs[-1] if runs else None
+        if before is not None and (before[1] + 1 == found[0] or len(runs) >= WAITING_MAX):
+            before[1], before[3] = found[1], found[3]
+        else:
+            runs.append(found)
 
 
 def density_flaw(file: str, queue: str, entry: tuple[int, int], offset: int, expected: int) -> Flaw:

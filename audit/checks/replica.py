@@ -136,7 +136,7 @@ class Replica:
     @property
     def lows(self) -> dict[tuple[str, int], Low]:
         """The snapshot's data about trimmed queues."""
-        return lows(self.snapshot) if self.begin.index else {}
+        return lows(self.snapshot)
 
     @property
     def lows_are_exact(self) -> bool:

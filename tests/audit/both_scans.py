@@ -57,7 +57,7 @@ def differences(tasks: Sequence[LogFile], kernel: Kernel | None, window_bytes: i
         found += [f"{task.name} {key}: {here[key]} and {there[key]}" for key in here if here[key] != there[key]]
         clean = here["entries"] and not here["flaws"] and here["prev_chain"] is not None
         # A negative queue offset is no flaw of the file: the comparison of queues finds it. The kernel leaves it to the Python scan.
-        usual = all(run["first"] >= 0 and not run["waiting"] for run in here["queues"])
+        usual = all(run["first"] >= 0 and not run["waiting"] and not run["blanks"] for run in here["queues"])
         if clean and usual and not counting.taken:
             found.append(f"{task.name} is in order, and the kernel took nothing")
     return found

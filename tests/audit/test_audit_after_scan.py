@@ -579,6 +579,29 @@ def test_what_is_applied_has_its_unit(files: Callable[..., None]) -> None:
                 assert one.flaws == []
 
 
+def test_below_the_minimum_of_the_snapshot_a_unit_may_be_gone(files: Callable[..., None]) -> None:
+    """Empty or blank, with whatever begin of the log; from the first kept unit on, a blank one is wrong and an empty one missing. Message k
+    of the queue is entry 2 k."""
+    for begin, first, last_, low, kept, applied in product((0, 4), range(3), range(4), (None, 0, 1, 2, 4), (False, True), (2, 7)):
+        if last_ < first or (kept and not low):
+            continue
+        unit = [0, 7, 0] if kept else None
+        snapshot = {} if low is None else {"minimums": {"t": {"0": [low, unit]}}}
+        floor = (low or 0) - kept
+        gone = [[first, last_, 2 * first, 2 * last_]]
+        given = {"begin": Begin(begin, begin * 200, 1, 1), "snapshot": snapshot, "clean": True, "commit": applied}
+        for field in ("waiting", "blanks"):
+            one = queued(run(0, 0, to=9, filed_offset=0, filed_index=0, **{field: gone}), **given)
+            wanted = range(max(first, floor), last_ + 1)
+            lowest = 2 * first + len(range(first, max(first, floor)))
+            if field == "waiting":
+                wanted = wanted[: max(applied - lowest + 1, 0)]
+            assert units(one, "queue.missing", "queue.unit") == [(offset, False) for offset in wanted], (first, last_, low, kept)
+            assert {flaw.rule for flaw in one.flaws if flaw.rule.startswith("queue.")} == (
+                set() if not wanted else {"queue.unit" if field == "blanks" else "queue.missing"}
+            )
+
+
 def test_units_written_in_one_file_show_holes_in_another(files: Callable[..., None]) -> None:
     for filed in product((None, 1, 3), repeat=2):
         runs = [run(0, 0, to=2, waiting=[[2, 2, 3, 3]], filed_offset=filed[0]), run(3, 5, to=9, filed_offset=filed[1])]

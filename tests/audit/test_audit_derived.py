@@ -399,28 +399,30 @@ def test_a_unit_that_is_zero_in_one_sector_may_be_torn(space: Space) -> None:
             assert flaw.file.endswith(f"{offset * 20 // 2000 * 2000:020d}")
 
 
-def test_units_that_wait_are_kept_in_runs(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_that_wait_or_are_blank_are_kept_in_runs(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of messages that follow each other, in whatever windows they come; the last ones of too many runs become one. A unit with any part is
-    there, be it wrong."""
+    there, be it wrong; one of a removed message is there and no flaw of the file."""
     monkeypatch.setattr(derived, "WAITING_MAX", 2)
     rows = [Row(10 + at, 3 + at) for at in range(5)]
-    for there in product((False, True), repeat=5):
+    for there in product(["filed", "waiting", "blank"], repeat=5):
         space.units.clear()
-        file_units(space, [row for row, filed in zip(rows, there, strict=True) if filed])
-        runs: list[list[int]] = []
-        for row, filed in zip(rows, there, strict=True):
-            if filed:
-                continue
-            if runs and (runs[-1][1] + 1 == row.offset or len(runs) >= 2):
-                runs[-1][1], runs[-1][3] = row.offset, row.index
-            else:
-                runs.append([row.offset, row.offset, row.index, row.index])
-        last = [row for row, filed in zip(rows, there, strict=True) if filed][-1:]
+        runs: dict[str, list[list[int]]] = {"waiting": [], "blank": []}
+        filed = None
+        for row, kind in zip(rows, there, strict=True):
+            if kind != "waiting":
+                space.put(folder(row), row.offset, row.queue_unit if kind == "filed" else struct.pack(">qiq", 0, 0x7FFFFFFF, 0))
+                filed = row
+            if kind != "filed":
+                known = runs[kind]
+                if known and (known[-1][1] + 1 == row.offset or len(known) >= 2):
+                    known[-1][1], known[-1][3] = row.offset, row.index
+                else:
+                    known.append([row.offset, row.offset, row.index, row.index])
         for windows in windows_of(rows):
             check = checked(*windows)
             (run,) = check.runs()
-            assert check.flaws == [] and run.waiting == runs, there
-            assert (run.filed_offset, run.filed_index) == ((last[0].offset, last[0].index) if last else (None, None))
+            assert (check.flaws, run.waiting, run.blanks) == ([], runs["waiting"], runs["blank"]), there
+            assert (run.filed_offset, run.filed_index) == ((filed.offset, filed.index) if filed else (None, None))
     for part in range(3):
         parts = [0, 0, 0]
         parts[part] = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,6 +62,33 @@ def test_replicas_trimmed_to_different_begins_pass(tmp_path: Path, trims: tuple[
     assert (found.verdict, found.reasons, found.findings) == ("PASS", [], [])
     assert found.compared == len(writers[0].entries) - 1
     assert any("older entries were trimmed, and that is recorded" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("file", [0, 1])
+@pytest.mark.parametrize("damage", [False, True])
+def test_queues_may_begin_where_the_snapshot_says_before_the_log_does(tmp_path: Path, file: int, damage: bool) -> None:
+    """A replica that is installed while a trim waits has the messages of its log that the trim removes, and makes its queues from the
+    snapshot, which has the trim. From the first kept message on a blanked unit is damage."""
+    writers = write(tmp_path)
+    for writer in writers:
+        trim(writer)
+    late = write(tmp_path / "late")[2]
+    trim(late, file)
+    late.trim_queues(FILE)
+    low, last = late.low("flights", 0, late.begin_of(FILE).index)
+    assert low > 2 and last is None
+    shutil.rmtree(tmp_path / "n3")
+    late.node_dir.rename(tmp_path / "n3")
+    if damage:
+        base = low * 20 - low * 20 % late.queue_bytes
+        unit = tmp_path / f"n3/g1/consumequeue/flights/0/{base:020d}"
+        data = bytearray(unit.read_bytes())
+        at = low * 20 - base
+        data[at : at + 20] = struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
+        unit.write_bytes(data)
+    found = run(tmp_path)
+    assert (found.verdict, rules(found)) == (("FAIL", {("n3", "wrong-derived", "queue.unit")}) if damage else ("PASS", set()))
+    assert [(flaw.byte_from, flaw.byte_to) for flaw in (finding.flaw for finding in found.findings)] == ([(at, at + 20)] if damage else [])
 
 
 def test_snapshots_of_nodes_that_were_upgraded_at_different_entries(tmp_path: Path) -> None:
