@@ -198,7 +198,7 @@ def test_a_change_before_any_call_to_a_node_is_no_finding(story: Story, part: in
     check_changes(story, lambda number, address: address == ADDRESSES[0] and number % SHARE == part)
 
 
-@pytest.mark.slow
+@pytest.mark.verify
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("kernel")
 def test_a_change_before_any_call_is_no_finding(story: Story) -> None:
