@@ -265,6 +265,37 @@ def test_strangers_who_hold_connections_keep_no_probe_out(monkeypatch: pytest.Mo
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("held", "closed"),
+    [("", ""), ("abc", ""), ("abcd", "a"), ("abcde", "ab"), ("aBcd", "a"), ("ABcd", "c"), ("ABCD", "A"), ("xabc", ""), ("xabcyd", "a")],
+)
+def test_who_makes_room(held: str, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One connection more fits after that. The oldest goes that has no request in hand (small letters), else the oldest. What is closed
+    already (x, y) is still in the list for a moment, and takes no room."""
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 4)
+    server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
+    ended: list[str] = []
+
+    class Connection:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.transport = None if name in "xy" else object()
+
+        def force_close(self) -> None:
+            ended.append(self.name)
+
+    connections = [Connection(name) for name in held]
+    server._answering.update(connection for connection in connections if connection.name.isupper())
+    before = metrics.HTTP_CROWDED_OUT._value.get()
+    server._make_room(SimpleNamespace(connections=connections))
+    assert "".join(ended) == closed and metrics.HTTP_CROWDED_OUT._value.get() == before + len(closed)
+
+
+def test_what_a_stranger_may_hold() -> None:
+    """As docs/security.md says."""
+    assert (http.IDLE_S, http.CONNECTIONS_MAX) == (20.0, 256)
+
+
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 @pytest.mark.parametrize(("listens", "reached"), [("::", ("127.0.0.1", "::1")), ("::1", ("::1",)), ("0.0.0.0", ("127.0.0.1",))])
 def test_the_pages_are_where_the_configuration_says(listens: str, reached: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,16 +181,19 @@ def test_a_leader_that_does_not_serve_yet_hands_nothing_over() -> None:
 
 
 def test_a_leader_that_only_hears_packets_looks_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns that bring no call and change nothing are cut short, but not beyond the time of the next look."""
+    """Turns that bring no call and change nothing are cut short, but not those in which it has to look."""
     bench = preferring()
     bench.lead()
-    bench.pass_time(MS)
+    handovers, looks = bench.group._handovers, []
+    look = handovers.look_for_leader
+    monkeypatch.setattr(handovers, "look_for_leader", lambda now_ns: (looks.append(now_ns), look(now_ns)))
     monkeypatch.setattr(bench.replicator, "calm_until", lambda now_ns: now_ns + SECOND)
+    bench.pass_time(MS)
     packet: Any = None
-    for _ in range(SETTLED_NS // LOOK_NS + 2):
-        bench.now_ns += LOOK_NS
+    for _ in range(10):
+        bench.now_ns += LOOK_NS // 2
         bench.took(bench.group.turn(bench.now_ns, bench.now_ms, packets=[("n2", packet)]))
-    assert bench.replicator.handover is not None
+    assert [at - looks[0] for at in looks] == [number * LOOK_NS for number in range(6)]
 
 
 def test_nobody_is_handed_over_to_without_a_wish() -> None:
