@@ -465,9 +465,7 @@ def test_a_follower_says_what_it_makes_of_its_own_disk(stage: Any) -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(
-    stage: Any, monkeypatch: pytest.MonkeyPatch, leads: bool
-) -> None:
+def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(stage: Any, monkeypatch: pytest.MonkeyPatch, leads: bool) -> None:
     """The next file may not fit long before the last watermark. It is full until a file fits again, not until the next refusal, be that of
     the leader's own batch or of what a follower was sent."""
     one = stage(files=0)

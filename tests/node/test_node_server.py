@@ -48,7 +48,7 @@ def test_clients_are_sent_to_the_advertised_address(tmp_path: Path) -> None:
 
 
 def test_a_new_leader_looks_at_the_disks_when_it_learns_whom_to_prefer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a term and preferred leader, and only where this node leads: before it hands leadership on, it must know whose disks are full."""
+    """Once for a term and a preferred leader, and only where this node leads: it must know whose disks are full before it hands over."""
     tree = yaml.safe_load(EXAMPLE)
     tree["data"] = str(tmp_path)
     tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n1", "n2", "n3"], "preferred_leader": "n2"}]
