@@ -87,8 +87,8 @@ def check_store(
 
 
 def check_parts(result: GroupResult, parts: Iterable[Flaw], definitions: Sequence[Definitions]) -> None:
-    """Tell what is wrong with index parts of the group, and compare what nodes stored of their definitions: each group needs some of its
-    cluster, and a damaged object is whoever's it is."""
+    """Tell what is wrong with index parts of the group, and with what nodes stored of their definitions. A group needs intact ones of its
+    cluster. A damaged object names no cluster, so it is told of every group for which it is among `definitions`."""
     result.findings += [Finding(RULES[flaw.rule].klass, NAME, result.group, flaw) for flaw in parts]
     for each in definitions:
         if each.cluster_id is None:

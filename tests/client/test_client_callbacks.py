@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -85,10 +86,6 @@ CLOSED = OPEN | {"send": REFUSED}
 """While the producer is being closed, a second close would wait for the first."""
 
 
-LINGER_MS = 200
-"""So that a callback is there before the answer: that of a future which is done already runs in the caller's thread."""
-
-
 def acknowledged(sending: Producer, node: FakeLogNode, callback: Callable[[object], None]) -> None:
     sending.send(b"1").add_done_callback(callback)
 
@@ -104,20 +101,14 @@ def refused(sending: Producer, node: FakeLogNode, callback: Callable[[object], N
 
 def wrong(sending: Producer, node: FakeLogNode, callback: Callable[[object], None]) -> None:
     number: Any = "1"
-    blocked = threading.Event()
-    assert sending._background is not None
-    sending._background.soon(lambda: blocked.wait(5))
     sending.send(b"1", queue=number).add_done_callback(callback)
-    blocked.set()
 
 
 def out_of_time(sending: Producer, node: FakeLogNode, callback: Callable[[object], None]) -> None:
-    node.hold.clear()
     sending.send(b"1").add_done_callback(callback)
 
 
 def given_up(sending: Producer, node: FakeLogNode, callback: Callable[[object], None]) -> None:
-    node.hold.clear()
     sending.send(b"1").add_done_callback(callback)
     sending.close(0)
 
@@ -128,6 +119,27 @@ def progress(sending: Producer, node: FakeLogNode, callback: Callable[[object], 
 
 
 CALLBACKS = (acknowledged, batch_acknowledged, refused, wrong, out_of_time, given_up, progress)
+UNANSWERED = (out_of_time, given_up)
+WAITS_FOR_THE_LOOP = (batch_acknowledged, given_up)
+
+
+@contextmanager
+def unanswered(sending: Producer, node: FakeLogNode, loop: asyncio.AbstractEventLoop, begin: Callable[..., None]) -> Iterator[None]:
+    """Nothing has an outcome meanwhile, so a callback is there before it: that of a future which is done runs in the caller's thread.
+
+    `loop` is that of the node. The loop of the client stands still, so that all messages are in one frame, unless `begin` waits for it.
+    """
+    assert sending._background is not None
+    over = threading.Event()
+    node.hold.clear()
+    if begin not in WAITS_FOR_THE_LOOP:
+        sending._background.soon(over.wait)
+    try:
+        yield
+    finally:
+        over.set()
+        if begin not in UNANSWERED:
+            loop.call_soon_threadsafe(node.hold.set)
 
 
 @pytest.mark.parametrize("begin", CALLBACKS)
@@ -142,7 +154,7 @@ def test_a_producers_callback_may_send_while_there_is_room_and_never_waits(begin
             def work() -> None:
                 called = threading.Event()
                 timeout_s = 0.3 if begin is out_of_time else 20.0
-                with Producer(endpoints(nodes), "t", buffer_bytes=8_000, linger_ms=LINGER_MS, timeout_s=timeout_s) as sending:
+                with Producer(endpoints(nodes), "t", buffer_bytes=8_000, timeout_s=timeout_s) as sending:
                     calls = calls_of(sending)
 
                     def callback(_: object) -> None:
@@ -152,7 +164,8 @@ def test_a_producers_callback_may_send_while_there_is_room_and_never_waits(begin
                             found[name] = outcome_of(call)
                         called.set()
 
-                    begin(sending, nodes[0], callback)
+                    with unanswered(sending, nodes[0], loop, begin):
+                        begin(sending, nodes[0], callback)
                     assert called.wait(SOON_S), found
                     loop.call_soon_threadsafe(nodes[0].hold.set)
                 assert sending.statistics.waiting == 0
@@ -175,20 +188,23 @@ def test_what_a_producers_callback_raises_reaches_no_other_message(begin: Callab
             def work() -> None:
                 called = threading.Event()
                 timeout_s = 0.3 if begin is out_of_time else 20.0
-                with Producer(endpoints(nodes), "t", linger_ms=LINGER_MS, timeout_s=timeout_s) as sending:
+                with Producer(endpoints(nodes), "t", timeout_s=timeout_s) as sending:
 
                     def callback(_: object) -> None:
                         sending._producer._on_progress = None
                         called.set()
                         raise error
 
-                    before = [sending.send(b"before") for _ in range(3)]
-                    begin(sending, nodes[0], callback)
+                    with unanswered(sending, nodes[0], loop, begin):
+                        others = [sending.send(b"before") for _ in range(3)] if begin is not refused else []
+                        begin(sending, nodes[0], callback)
+                        if begin is not given_up:
+                            others += [sending.send(b"behind") for _ in range(3)]
                     assert called.wait(SOON_S)
                     loop.call_soon_threadsafe(nodes[0].hold.set)
                     if begin is not given_up:
-                        before.append(sending.send(b"behind"))
-                    for future in before:
+                        others.append(sending.send(b"later"))
+                    for future in others:
                         second = threading.Event()
                         future.add_done_callback(lambda _, second=second: second.set())  # type: ignore[misc]
                         future.exception(SOON_S)
@@ -205,6 +221,7 @@ def test_a_callback_of_a_wrong_message_may_wait_for_a_thread_that_sends() -> Non
 
     async def scenario() -> None:
         async with fake_log() as (nodes, _):
+            loop = asyncio.get_running_loop()
 
             def work() -> None:
                 with Producer(endpoints(nodes), "t") as sending:
@@ -215,7 +232,8 @@ def test_a_callback_of_a_wrong_message_may_wait_for_a_thread_that_sends() -> Non
                         other.start()
                         other.join(SOON_S)
 
-                    wrong(sending, nodes[0], callback)
+                    with unanswered(sending, nodes[0], loop, wrong):
+                        wrong(sending, nodes[0], callback)
                     assert sent.wait(SOON_S / 2)
 
             await threaded(work)
@@ -228,10 +246,11 @@ def test_the_room_of_a_frame_is_free_when_its_callbacks_run() -> None:
 
     async def scenario() -> None:
         async with fake_log() as (nodes, _groups):
+            loop = asyncio.get_running_loop()
 
             def work() -> None:
                 errors: list[BaseException] = []
-                with Producer(endpoints(nodes), "t", buffer_bytes=3_000, linger_ms=100) as sending:
+                with Producer(endpoints(nodes), "t", buffer_bytes=3_000) as sending:
 
                     def again(_: object) -> None:
                         try:
@@ -239,8 +258,9 @@ def test_the_room_of_a_frame_is_free_when_its_callbacks_run() -> None:
                         except BaseException as error:
                             errors.append(error)
 
-                    for _ in range(5):
-                        sending.send(bytes(400)).add_done_callback(again)
+                    with unanswered(sending, nodes[0], loop, acknowledged):
+                        for _ in range(5):
+                            sending.send(bytes(400)).add_done_callback(again)
                 assert not [error for error in errors if "is closed" not in str(error)]
 
             await threaded(work)

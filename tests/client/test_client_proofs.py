@@ -15,12 +15,13 @@ from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError, Incomplete, Refused
 from ledgermq.client.proofs import Proof, Proven, Refuted, TrustedKeys, fetch, verify
 from ledgermq.client.proofs.fetching import each_alone
+from ledgermq.client.proofs.keys import node_of
 from ledgermq.client.proofs.proof import Since
 from ledgermq.client.proofs.verifying import check_receipt
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import log_pb2
 from ledgermq.proto.log_tree import consistency_path
-from ledgermq.proto.signed_notes import ED25519, Checkpoint, Note, VerifierKey, sign
+from ledgermq.proto.signed_notes import COSIGNATURE, ED25519, Checkpoint, Note, VerifierKey, sign
 from tests.client.fake_cluster import admin_status, fake_nodes
 from tests.client.fake_log_tree import LOG, FakeLog, FakeTreeCluster, cluster_of, key_file, log_of, private_key, proof_fields, signed
 
@@ -104,6 +105,25 @@ def test_keys_of_another_cluster_do_not_count() -> None:
         signatures.append(sign(text, foreign, private_key(node).sign))
     with pytest.raises(Incomplete):
         verify(replace(PROOF, checkpoint=Note(text, tuple(signatures))), TrustedKeys.of(keys))
+
+
+def test_an_older_checkpoint_that_only_another_cluster_signed_is_not_trusted() -> None:
+    """Its keys are in the file, too, and say nothing about this cluster's log."""
+    old = HONEST.checkpoint(5)
+    text = signed(old, "n1").text
+    foreign = VerifierKey("n1.another", ED25519, private_key("n1").public_key().public_bytes_raw())
+    note = Note(text, (sign(text, foreign, private_key("n1").sign),))
+    with pytest.raises(Incomplete, match="no known key has signed the older checkpoint"):
+        verify(PROOF, TrustedKeys.of([*KEYS.keys, foreign]), note)
+
+
+def test_a_witness_is_no_replica_whatever_its_name() -> None:
+    """Nor is a key that names a cluster and no node. Neither raises the number that must sign, or counts towards it."""
+    public = private_key("n3").public_key().public_bytes_raw()
+    others = [VerifierKey(f"n3.{LOG.cluster_id}", COSIGNATURE, public), VerifierKey(f".{LOG.cluster_id}", ED25519, public)]
+    keys = TrustedKeys.of([*TrustedKeys.parse(key_file("n1", "n2")).keys, *others])
+    assert keys.needed(LOG) == 2 and TrustedKeys.of([*KEYS.keys, others[1]]).needed(LOG) == 2
+    assert [node_of(key, HONEST.checkpoint(5)) for key in others] == [None, None]
 
 
 def test_a_false_signature_of_a_known_key_refutes() -> None:
@@ -240,15 +260,18 @@ def test_a_majority_of_the_replicas_that_can_sign_is_enough() -> None:
             verify(proof_of(HONEST, 13, nodes=nodes), keys)
     assert keys.needed(replace(LOG, broker_group="g3")) == 4
     assert TrustedKeys.of(keys.keys, 3, keys.replicas).needed(LOG) == 3
+    twice = TrustedKeys.parse(f"{key_file(*SIX)}replicas 7d444840/g1 n1 n2 n3\nreplicas 7d444840/g1 n3 n2 n1\n")
+    assert twice.needed(LOG) == 2, "the same said twice, as where two files were joined"
 
 
 def test_a_file_without_replicas_says_what_is_missing() -> None:
     """Keys of another cluster in the same file do not raise the number."""
     foreign = [VerifierKey(f"n{number}.another", ED25519, private_key(f"x{number}").public_key().public_bytes_raw()) for number in range(9)]
     assert TrustedKeys.of([*KEYS.keys, *foreign]).needed(LOG) == 2
-    with pytest.raises(Incomplete, match="4 known nodes must have signed") as caught:
-        verify(proof_of(HONEST, 13, nodes=("n1", "n2", "n3")), TrustedKeys.parse(key_file(*SIX)))
-    assert "does not name the replicas of the group" in caught.value.remedy
+    for others in ("", "replicas 7d444840/g2 n4 n5 n6\nreplicas another/g1 n4 n5 n6\n"):
+        with pytest.raises(Incomplete, match="4 known nodes must have signed") as caught:
+            verify(proof_of(HONEST, 13, nodes=("n1", "n2", "n3")), TrustedKeys.parse(key_file(*SIX) + others))
+        assert "does not name the replicas of the group" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -257,6 +280,7 @@ def test_a_file_without_replicas_says_what_is_missing() -> None:
         "replicas 7d444840/g1",
         "replicas g1 n1",
         "replicas 7d444840/ n1",
+        "replicas /g1 n1",
         "replicas a/b/c n1",
         "replicas 7d444840/g1 n1 n1",
         "replicas 7d444840/g1 n1\nreplicas 7d444840/g1 n2",

@@ -142,6 +142,46 @@ def test_a_cosignature_is_made_for_the_largest_tree_only(watching: Watching) -> 
     assert names == [f"n3.{LOG.cluster_id}"]
 
 
+def test_a_smaller_tree_that_a_quorum_shows_later_is_not_cosigned_either(watching: Watching) -> None:
+    """Two of three nodes roll back, by one file that the witness has not seen as the last one."""
+    watching.show(5)
+    watching.round()
+    watching.show(4, "n2", "n3")
+    watching.limits = Limits(patience_s=0, stale_after_s=600)
+    assert watching.kinds() == [(ROLLED_BACK, "n2"), (ROLLED_BACK, "n3")]
+    assert [each.name.split(".")[0] for each in watching.accepted()[4].signatures] == ["n2", "n3"]
+
+
+def test_each_round_cosigns_the_largest_tree_anew(watching: Watching) -> None:
+    """The time of a cosignature says when nothing larger was known, so it goes on while the log stands still."""
+    for _ in range(3):
+        assert watching.kinds() == []
+        found = verify(watching.accepted()[3], [watching.files.key], ed25519.verified)
+        assert [each.seconds for each in found] == [watching.clock.now()]
+        watching.clock.seconds += 60
+
+
+def test_every_tree_that_a_node_shows_within_a_round_is_judged(watching: Watching) -> None:
+    """A thief shows an invented file for a moment, until the others are as far; or lags behind at first, and then shows it."""
+    forged = log_of(9, changed=(3,))
+
+    def honest() -> None:
+        watching.lie(HONEST, 4, *NODES)
+
+    watching.lie(forged, 4, "n1")
+    watching.clock.meanwhile = honest
+    assert watching.kinds() == [(FORK, "n1")]
+    assert watching.kinds() == []
+    watching.show(3, "n1")
+    watching.clock.meanwhile = lambda: watching.lie(forged, 4, "n1")
+    assert watching.kinds() == [(FORK, "n1")]
+
+
+def test_a_log_without_sealed_files_leaves_nothing_behind(watching: Watching) -> None:
+    watching.show(0)
+    assert watching.kinds() == [] and groups_in(watching.files.directory) == []
+
+
 @pytest.mark.parametrize("changed", range(5))
 @pytest.mark.parametrize("size", [3, 5, 6, 9])
 def test_a_fork_is_found_at_every_size(watching: Watching, changed: int, size: int) -> None:
@@ -225,6 +265,10 @@ def test_what_does_not_count_is_not_accepted(watching: Watching) -> None:
     assert watching.accepted() == {}
     watching.cluster.signers = {}
     assert watching.kinds() == [(UNPROVEN, "n3")]
+    watching.cluster.signers = {"n1": "n2"}
+    found = {finding.node: finding.text for finding in watching.round()}
+    assert found.keys() == {"n1", "n3"} and found["n1"].endswith("no trusted key of n1 has signed it")
+    watching.cluster.signers = {}
     watching.cluster.paths_given = False
     watching.show(4, "n1")
     assert watching.kinds() == [(UNPROVEN, "n1"), (UNPROVEN, "n3")]

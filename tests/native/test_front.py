@@ -578,6 +578,29 @@ async def ended_with(driver: Driver, raw: Raw, size: int, stream: int = 1) -> in
     return number
 
 
+async def no_byte_more(driver: Driver, raw: Raw, call: int | None = None) -> None:
+    """Wait until the socket of a client that does not read takes no more, or until this call was sent whole.
+
+    Another client measures the turns of the thread that serves both: while two calls of it, one after the other, are answered, no bytes go
+    out but those that it reads. A byte that the full socket could take would have gone out in these turns, however slow the machine is.
+    """
+    connections = driver.front.stats()["connections"]
+    other, still, before = await Raw.open(raw.writer.get_extra_info("peername")[1]), 0, -1
+    async with asyncio.timeout(WITHIN_S):
+        for stream in itertools.count(1, 2):
+            other.write(frame(by_hand.HEADERS, by_hand.END_HEADERS | by_hand.END_STREAM, stream, request_headers("Missing")))
+            kind = read = 0
+            while kind != by_hand.HEADERS:
+                kind, _, _, payload = await other.read() or (by_hand.HEADERS, 0, 0, b"")
+                read += 9 + len(payload)
+            sent = driver.front.stats()["sent_bytes"]
+            still, before = (still + 1 if sent - before == read else 0), sent
+            if still == 2 or any(event[1] == call for event in driver.kinds(native.SENT)):
+                break
+    other.close()
+    await driver.until_stats(connections=connections)
+
+
 async def ended_before_a_full_socket(driver: Driver, raw: Raw) -> tuple[int, int]:
     """Answer calls of a client that does not read, until HTTP/2 has the whole of an answer and the socket only a part. Returns the call and
     the stream of that answer."""
@@ -586,10 +609,8 @@ async def ended_before_a_full_socket(driver: Driver, raw: Raw) -> tuple[int, int
     size = 200_000
     for stream in range(1, 2001, 2):
         call = await ended_with(driver, raw, size, stream)
-        sent, before = len(driver.kinds(native.SENT)), -1
-        while len(driver.kinds(native.SENT)) == sent and driver.front.stats()["sent_bytes"] != before:
-            before = driver.front.stats()["sent_bytes"]
-            await asyncio.sleep(0.1)
+        sent = len(driver.kinds(native.SENT))
+        await no_byte_more(driver, raw, call)
         assert len(driver.kinds(native.SENT)) * size <= driver.front.stats()["sent_bytes"], "told before the socket had it"
         if len(driver.kinds(native.SENT)) == sent:
             return call, stream
@@ -769,11 +790,8 @@ async def test_a_ping_stands_behind_every_byte_of_an_answer(blocked: bool) -> No
         call = await kept_answer(driver, raw, size=size)
         received = 0
         if blocked:
-            sent = -1
-            while driver.front.stats()["sent_bytes"] != sent:
-                sent = driver.front.stats()["sent_bytes"]
-                await asyncio.sleep(0.1)
-            assert sent < size
+            await no_byte_more(driver, raw)
+            assert driver.front.stats()["sent_bytes"] < size
             raw.writer.transport.resume_reading()
         while received < size + 5:
             kind, _, _, payload = await raw.read() or (0, 0, 0, b"")

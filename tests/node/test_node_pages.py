@@ -176,7 +176,7 @@ def test_a_page_of_another_site_learns_nothing_by_a_name_of_its_own(host: str, t
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
     async def main() -> None:
-        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), opened=False, names=("n1.example",))  # type: ignore[arg-type]
+        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), opened=False, names=("N1.example",))  # type: ignore[arg-type]
         await server.listen(["127.0.0.1"], 0)
         for path, answer in (("/metrics", b"200" if told else b"403"), ("/readyz", b"200"), ("/healthz", b"200")):
             head, body = await ask(server.port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
@@ -263,6 +263,75 @@ def test_strangers_who_hold_connections_keep_no_probe_out(monkeypatch: pytest.Mo
         await server.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("held", "closed"),
+    [
+        *(("", ""), ("ab", ""), ("abc", ""), ("abcd", "a"), ("abcde", "ab")),
+        *(("aBcd", "a"), ("ABcd", "c"), ("ABCD", "A"), ("xabc", ""), ("xabcyd", "a")),
+    ],
+)
+def test_who_makes_room(held: str, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One connection more fits after that. The oldest goes that has no request in hand (small letters), else the oldest. What is closed
+    already (x, y) is still in the list for a moment, and takes no room."""
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 4)
+    server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
+    ended: list[str] = []
+
+    class Connection:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.transport = None if name in "xy" else object()
+
+        def force_close(self) -> None:
+            ended.append(self.name)
+
+    connections = [Connection(name) for name in held]
+    server._answering.update(connection for connection in connections if connection.name.isupper())
+    before = metrics.HTTP_CROWDED_OUT._value.get()
+    server._make_room(SimpleNamespace(connections=connections))
+    assert "".join(ended) == closed and metrics.HTTP_CROWDED_OUT._value.get() == before + len(closed)
+
+
+def test_an_answered_connection_is_idle_again_and_a_stopped_server_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body is neither wanted nor decompressed."""
+    monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
+
+    async def main() -> None:
+        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
+        await server.listen(["127.0.0.1"], 0)
+        port = server.port
+        body = b"Content-Encoding: deflate\r\nContent-Length: 4\r\n\r\nabcd"
+        head, _ = await ask(port, b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n" + body)
+        assert head.split()[1] == b"200" and not server._answering
+        await server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(main())
+
+
+def test_workers_of_the_node_tell_each_other_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However closed the HTTP port of the node is; it is the worker that answers for the node who decides what a caller may read."""
+    monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
+
+    async def main() -> None:
+        server: Any = HttpServer("c", "n1", FixedHealth(["g1 has no leader"]), NoCollector(), opened=False)  # type: ignore[arg-type]
+        await server.listen_for_siblings(str(tmp_path / "s"))
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(tmp_path / "s"))) as session:
+            async with session.get("http://worker/readyz") as response:
+                assert (await response.json())["reasons"] == ["g1 has no leader"]
+            async with session.get("http://worker/metrics") as response:
+                assert response.status == 200
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def test_what_a_stranger_may_hold() -> None:
+    """As docs/security.md says."""
+    assert (http.IDLE_S, http.CONNECTIONS_MAX) == (20.0, 256)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")

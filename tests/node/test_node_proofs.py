@@ -71,6 +71,20 @@ def test_the_leader_of_the_group_proves() -> None:
     assert forwarder.asked == [CONTINUE_METHOD] and set(METHODS) > {CONTINUE_METHOD, PROVE_METHOD}
 
 
+def test_a_node_that_has_the_group_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leader or not: every replica proves what is sealed."""
+    here = Checkpoints("n1", "c", Engine("g1"), None, None, {}, None)  # type: ignore[arg-type]
+    proven = pb.ProveEntryResponse(file_number=3)
+
+    async def prove_here(request: pb.ProveEntryRequest) -> pb.ProveEntryResponse:
+        return proven
+
+    monkeypatch.setattr(here, "_prove_here", prove_here)
+    assert asyncio.run(here.prove(pb.ProveEntryRequest(broker_group="g1", index=1))) is proven
+    found = asyncio.run(here.prove_consistency(pb.ProveConsistencyRequest(broker_group="g1", old_size=3, new_size=7)))
+    check_consistency(3, tree_root(LEAVES[:3]), 7, tree_root(LEAVES), list(found.path))
+
+
 def test_what_the_leader_refuses_is_told() -> None:
     other, _ = nodes()
     with pytest.raises(LedgerError, match="a tree of 7 files does not continue one of 8") as told:

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.replica.background.disk_watch import used_by_kind
 from ledgermq.node.replica.hosting import running
+from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
@@ -310,6 +312,36 @@ def test_two_full_followers_of_three_refuse_as_well(stage: Any) -> None:
     assert one.engine.woken == ["g1"]
 
 
+def test_each_change_of_what_disks_take_is_told_and_acted_upon(stage: Any) -> None:
+    """Whose disks are full may change while sends go on, and what they need while the same disks are full."""
+    one = stage(files=0)
+    one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
+    one.peers.digests, one.peers.free = {"n2": {}, "n3": {}}, {"n2": 1 << 20}
+    one.engine.woken.clear()
+    with capture_logs() as logs:
+        one.check(2)
+    assert one.driver.group.group.full_nodes == {"n2"} and not one.driver.group.group.writes_refused and one.engine.woken == ["g1"]
+    one.machine.members = GroupMembers(1, ("n1", "n2"))
+    with capture_logs() as later:
+        one.check(2)
+    assert one.driver.group.group.full_nodes == {"n2"} and one.driver.group.group.writes_refused and one.engine.woken == ["g1", "g1"]
+    told = [(entry["nodes"], entry["consequence"]) for entry in logs + later if entry["event"] == "disks take no messages"]
+    assert told == [(["n2"], "sends go on, and none of these nodes is to lead"), (["n2"], "sends are refused here")]
+
+
+def test_a_follower_knows_of_its_own_disk(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It campaigns later, and says that sends go on, because they are its leader's affair."""
+    one = stage()
+    one.check()
+    monkeypatch.setattr(one.driver.group.group.leader, "serving", False)
+    one.fill(95)
+    with capture_logs() as logs:
+        one.check()
+    assert one.driver.group.group.full_nodes == {"n1"} and one.retainer.disk == "full"
+    told = [entry["consequence"] for entry in logs if entry["event"] == "disks take no messages"]
+    assert told == ["sends go on, and none of these nodes is to lead"]
+
+
 def test_a_new_leader_learns_at_once_whose_disks_are_full(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it could hand leadership on to the preferred one: a check that is asked for does not wait for the next period."""
     one = stage(files=0, check_ms=3_600_000)
@@ -375,6 +407,46 @@ def test_files_of_others_take_none_of_ours(stage: Any) -> None:
     assert one.ask(0).reason == "young"
 
 
+def test_no_group_has_a_share_before_all_that_run_were_measured(stage: Any) -> None:
+    """A group gives its part of what has to go, and the parts of the others are not known yet. One that does not run is not measured."""
+    one = stage()
+    one.check()
+    one.fill(95)
+    hosted = one.retainer._hosted
+    found = []
+    for state in (State.RUNNING, State.INSTALLING):
+        hosted["g2"] = SimpleNamespace(state=state)
+        question = peer_pb2.StorageQuestion(broker_group="g1").SerializeToString()
+        found.append(peer_pb2.StorageReply.FromString(asyncio.run(one.retainer.answer(question))).wanted_bytes)
+    assert found == [0, one.disk.total - one.disk.total * 85 // 100 - one.disk.free] and found[1] > 0
+
+
+def test_an_older_program_is_judged_by_the_watermarks_of_the_leader(stage: Any) -> None:
+    """Whether its disk is full, and how much has to go there."""
+    one = stage()
+    one.seal_all()
+    one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
+    one.peers.digests, one.peers.free = {"n2": {}, "n3": {}}, {"n2": 100 << 20, "n3": 1 << 20}
+    one.check()
+    assert one.driver.group.group.full_nodes == {"n3"}
+    assert "due: the disks of a majority of the replicas are nearly full" in one.ask(0).evidence
+
+
+def test_the_disk_of_a_node_is_what_its_present_groups_find(stage: Any) -> None:
+    """A log without room does not count any more when its group has left; a disk above the last watermark counts without any group."""
+    one = stage(files=0)
+    one.driver.group.group.log_full += 1
+    one.check()
+    assert one.retainer.disk == "full"
+    left = one.retainer._hosted.pop("g1")
+    assert one.retainer.disk == "fine"
+    one.retainer._hosted["g1"] = left
+    one.fill(95)
+    one.check()
+    del one.retainer._hosted["g1"]
+    assert one.retainer.disk == "full"
+
+
 def test_a_follower_says_what_it_makes_of_its_own_disk(stage: Any) -> None:
     """By its own watermarks; a leader of an older program reads the sizes instead."""
     one = stage()
@@ -392,14 +464,19 @@ def test_a_follower_says_what_it_makes_of_its_own_disk(stage: Any) -> None:
     assert found.full and found.wanted_bytes == one.disk.total - one.disk.total * 85 // 100 - one.disk.free <= own
 
 
-def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next file may not fit long before the last watermark. It is full until a file fits again, not until the next refusal."""
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(stage: Any, monkeypatch: pytest.MonkeyPatch, leads: bool) -> None:
+    """The next file may not fit long before the last watermark. It is full until a file fits again, not until the next refusal, be that of
+    the leader's own batch or of what a follower was sent."""
     one = stage(files=0)
     data = one.driver.group.store.log._data
     monkeypatch.setattr(type(data), "has_room", property(lambda _: False))
     one.check()
     assert one.driver.group.group.full_nodes == frozenset(), "nothing was refused yet"
-    one.driver.group.group.log_full += 1
+    if leads:
+        one.driver.group.group.log_full += 1
+    else:
+        one.driver.group.replicator._counts["refused-disk-full"] += 1
     with capture_logs() as logs:
         one.check(2)
     assert one.driver.group.group.full_nodes == {"n1"} and one.retainer.disk == "full"

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import yaml
 
 from ledgermq.node.process.server import Node
@@ -44,3 +45,21 @@ def test_clients_are_sent_to_the_advertised_address(tmp_path: Path) -> None:
     assert node._leaders._endpoint("n2") == "mq2.example.com:31000"
     assert asyncio.run(node.overview.own()).node.endpoint == "mq1.example.com:31000"
     assert node.roster.peers()["n2"] == ("127.0.0.1:9082",)
+
+
+def test_a_new_leader_looks_at_the_disks_when_it_learns_whom_to_prefer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for a term and a preferred leader, and only where this node leads: it must know whose disks are full before it hands over."""
+    tree = yaml.safe_load(EXAMPLE)
+    tree["data"] = str(tmp_path)
+    tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n1", "n2", "n3"], "preferred_leader": "n2"}]
+    node = Node(validate(tree), b"s" * 32, RealDisk(), {}, None)
+    told: list[str | None] = []
+    monkeypatch.setattr(node.engine, "notify", lambda group, call: told.append(call.node))
+    monkeypatch.setattr(node.clock, "leader_instead", lambda wanted, voters: wanted)
+    hurried = []
+    for leader, term in (("n2", 1), ("n1", 2), ("n1", 2), ("n1", 3)):
+        node.engine.views["g1"] = SimpleNamespace(leader=leader, term=term, members=None)  # type: ignore[assignment]
+        node._prefer("g1")
+        hurried.append(node.retainer._hurry.is_set())
+        node.retainer._hurry.clear()
+    assert hurried == [False, True, False, True] and told == ["n2", "n2"]

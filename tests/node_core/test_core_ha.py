@@ -193,6 +193,21 @@ def stuck(level: int = MINIMUM_LEVEL) -> Bench:
     return b
 
 
+def test_how_many_copies_an_entry_needs() -> None:
+    """So many disks must have room: by the rule in force, and in an HA group by the minimum in force."""
+    needed = []
+    for rules, members in (
+        (HaRules(minimum=2), IN_SYNC),
+        (HaRules(minimum=2), Members(("n1", "n2", "n3"), rule=Rule.ALL, towards=Rule.IN_SYNC)),
+        (HaRules(minimum=1), Members(("n1", "n2", "n3"))),
+        (HaRules(minimum=1), IN_SYNC),
+    ):
+        b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), ha=rules))
+        b.replicator.members = members
+        needed.append([b.group.copies_needed(voters) for voters in (3, 4)])
+    assert needed == [[2, 2], [3, 4], [2, 3], [1, 1]]
+
+
 def minimum(b: Bench, wanted: int) -> ChangeMembers:
     call = ChangeMembers(next(b.tokens), "minimum", "", reason="asked for by an operator", minimum=wanted)
     b.turn(call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.group.handovers import CALM_NS, SETTLED_MAX_NS, SETTLED_NS, Preference
+from ledgermq.node.broker.group.handovers import CALM_NS, LOOK_NS, SETTLED_MAX_NS, SETTLED_NS, Preference
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from ledgermq.raft.config import Members
 from ledgermq.raft.transfer import Cause, Handover
@@ -125,6 +126,74 @@ def test_a_preferred_leader_that_is_no_voter_is_waited_for() -> None:
     assert bench.replicator.handover is None
     bench.pass_time(MS)
     assert bench.replicator.handover is not None
+
+
+def preferring(node: str = "n2") -> Bench:
+    return Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred=node))
+
+
+def test_each_leadership_gives_the_preferred_leader_its_whole_time() -> None:
+    """What was seen of it in a former term does not count, whoever led in between."""
+    bench = preferring()
+    bench.lead()
+    bench.pass_time(MS)
+    bench.pass_time(SETTLED_NS - MS)
+    bench.replicator.follow(2, "n3")
+    bench.pass_time(MS)
+    bench.lead(3)
+    bench.pass_time(MS)
+    bench.pass_time(SETTLED_NS - MS)
+    assert bench.replicator.handover is None
+    bench.pass_time(MS)
+    assert bench.replicator.handover is not None
+
+
+def test_a_handover_that_is_under_way_is_left_alone() -> None:
+    """An operator's, to another node; the time of the preferred leader begins when it has ended."""
+    bench = preferring()
+    bench.lead()
+    bench.turn(ask(bench, "n3"))
+    for _ in range(3):
+        bench.pass_time(SETTLED_NS)
+        assert bench.replicator.handover is not None and bench.replicator.handover.to == "n3"
+    bench.replicator.handover = None
+    for ns in (MS, SETTLED_NS - MS):
+        bench.pass_time(ns)
+        assert bench.replicator.handover is None
+    bench.pass_time(MS)
+    assert bench.replicator.handover is not None and bench.replicator.handover.to == "n2"
+
+
+def test_a_leader_that_does_not_serve_yet_hands_nothing_over() -> None:
+    """It has not applied what was committed before it, and may not even know whom it should prefer."""
+    bench = preferring()
+    bench.replicator.commit_at_once = False
+    bench.lead()
+    for _ in range(3):
+        bench.pass_time(SETTLED_NS)
+        assert not bench.group.leader.serving and bench.replicator.handover is None
+    bench.replicator.commit_at_once = True
+    bench.pass_time(MS)
+    bench.pass_time(SETTLED_NS)
+    assert bench.group.leader.serving and bench.replicator.handover is None, "its time begins when it serves"
+    bench.pass_time(SETTLED_NS)
+    assert bench.replicator.handover is not None
+
+
+def test_a_leader_that_only_hears_packets_looks_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns that bring no call and change nothing are cut short, but not those in which it has to look."""
+    bench = preferring()
+    bench.lead()
+    handovers, looks = bench.group._handovers, []
+    look = handovers.look_for_leader
+    monkeypatch.setattr(handovers, "look_for_leader", lambda now_ns: (looks.append(now_ns), look(now_ns)))
+    monkeypatch.setattr(bench.replicator, "calm_until", lambda now_ns: now_ns + SECOND)
+    bench.pass_time(MS)
+    packet: Any = None
+    for _ in range(10):
+        bench.now_ns += LOOK_NS // 2
+        bench.took(bench.group.turn(bench.now_ns, bench.now_ms, packets=[("n2", packet)]))
+    assert [at - looks[0] for at in looks] == [number * LOOK_NS for number in range(6)]
 
 
 def test_nobody_is_handed_over_to_without_a_wish() -> None:

@@ -211,6 +211,41 @@ def test_a_message_of_a_deleted_topic_is_not_recalled() -> None:
     assert bodies(b) == [] and b.machine.timers.counts["dropped"] == 1
 
 
+def test_a_topic_takes_what_was_sent_to_its_present_incarnation() -> None:
+    """And to a queue that it has: a message that names another one could not be delivered."""
+    b = bench()
+    b.configure(queues=2, incarnation=3)
+    asked = [("t", 3, 0), ("t", 3, 1), ("t", 3, 2), ("t", 2, 0), ("t", 4, 0), ("u", 3, 0)]
+    assert [b.machine.takes(*one) for one in asked] == [True, True, False, False, False, False]
+
+
+def test_only_what_waited_is_dropped_with_its_topic() -> None:
+    """What was recalled, or delivered, before the topic was deleted stays that."""
+    b = bench()
+    states = []
+    made = {body: delay(b, body, ms) for body, ms in (("waits", 9_000), ("recalled", 9_000), ("comes", 1_000))}
+    assert recall(b, made["recalled"], b.now_ms + 9_000)
+    pass_ms(b, 1_000)
+    for _ in range(2):
+        for produced in made.values():
+            offset = produced.queue_offsets[0]
+            positions, sizes, _codes = b.machine.units(TIMER_TOPIC, slot_of(produced.fire_ms[0]), offset, 1)
+            states.append(b.machine.delayed_state(offset, bytes(b.machine.properties(int(positions[0]), int(sizes[0]))))[0])
+        b.ask(Configure(next(b.tokens), deleted_topics=("t",)))
+    assert states[:3] == ["delayed", "recalled", states[2]] and states[2] not in ("delayed", "dropped")
+    assert states[3:] == ["dropped", *states[1:3]]
+
+
+def test_a_recall_with_another_time_means_another_message() -> None:
+    """A client that repeats an id with another delivery time holds the place of the first message with the time of the second."""
+    b = bench()
+    due = b.now_ms + 10_000
+    produced = delay(b, "one", 10_000)
+    assert not recall(b, produced, due + 1_000) and not recall(b, produced, due - 1_000)
+    pass_ms(b, 10_000)
+    assert bodies(b) == ["one"]
+
+
 def test_a_recall_finds_a_message_that_was_stored_again() -> None:
     """The handle names its first place; the message has moved to another slot since."""
     b = bench()

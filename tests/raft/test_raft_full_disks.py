@@ -66,6 +66,16 @@ def test_a_full_replica_waits_until_the_others_had_their_chance() -> None:
     assert made.due_ns == BEGIN_NS + Timing().election_min_ns
 
 
+def test_a_replica_waits_for_its_own_disk_alone() -> None:
+    """A leader knows whose disks are full; one of another node is no reason to campaign later itself, should it lose leadership."""
+    raft = leading()
+    held = []
+    for full in ("b", "ab", "", "a", "bc"):
+        raft.note_full(frozenset(full))
+        held.append(raft.timer.held_back)
+    assert held == [False, True, False, True, False]
+
+
 @pytest.mark.parametrize(("size", "seed"), list(product((3, 5), range(12))))
 def test_an_election_prefers_no_full_node_while_an_equal_log_has_room(size: int, seed: int) -> None:
     """Whichever nodes are full: of those with the whole log, one with room is elected if there is any, else one without."""
@@ -130,6 +140,19 @@ def test_who_is_handed_over_to(full: frozenset[str], cause: Cause) -> None:
     better = ", ".join(sorted(set("abc") - full))
     why = f"the disk of b is full: as leader it would refuse sends, and {better} would not"
     assert raft.transfer("b", cause, LATER, PATIENCE_NS) == (why if refused else None)
+
+
+def test_room_is_worth_nothing_in_a_voter_that_cannot_be_elected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one outside of the in-sync set of an HA group: it is no reason against a full node, and is not named as the better one."""
+    raft = leading()
+    for peer in raft.peers.values():
+        peer.contact_ns = LATER
+    monkeypatch.setattr(type(raft.membership.policy), "electors", lambda _: ("a", "b"))
+    raft.note_full(frozenset("b"))
+    why = "the disk of b is full: as leader it would refuse sends, and a would not"
+    assert raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE_NS) == why
+    raft.note_full(frozenset("ab"))
+    assert raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE_NS) is None
 
 
 def test_room_is_worth_nothing_in_a_successor_that_does_not_keep_up() -> None:

@@ -329,6 +329,20 @@ async def test_who_says_nothing_is_let_go(directory: Path) -> None:
 
 
 @scenario
+async def test_who_says_nothing_when_its_turn_has_come_is_let_go_too(directory: Path) -> None:
+    """What it sent while it waited counts, and its time begins with its turn."""
+    before, patience = refused("slow"), front.FIRST_BYTES_S
+    front.FIRST_BYTES_S = 0.05
+    try:
+        async with serving(new_per_s=10) as (found, port):
+            silent = [said(port, sent) for sent in (b"", b"", PREFACE[:10])]
+            assert await asyncio.gather(*silent) == [b""] * 3
+            assert refused("slow") == before + 3 and await left(found)
+    finally:
+        front.FIRST_BYTES_S = patience
+
+
+@scenario
 async def test_connections_are_limited(directory: Path) -> None:
     """The number of connections is limited in total and per address; an ended connection releases its slot."""
     async with serving(connections=2) as (found, port), channel(port) as one:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import obstore
 import pytest
 
 from ledgermq.audit.reading import objects
 from ledgermq.node.frontend.security import minting
 from ledgermq.storage.errors import Unusable
+from ledgermq.storage.tiered import manifests
 from ledgermq.storage.tiered.object_store import AccessDenied, Answered, ObjectMissing, StoreFailure
 from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place, split_url
 from tests.tiered.scripted_s3 import ScriptedS3, refusal, scripted_s3
@@ -47,6 +49,33 @@ def test_a_foreign_key_that_is_no_path_hides_no_object(server: ScriptedS3, forei
     assert store.list("g1/log/begins") == ["g1/log/begins/00000000000000065536"]
 
 
+def test_a_manifest_has_its_key_and_no_other() -> None:
+    """Nor a name without its ending, nor a copy elsewhere."""
+    key = manifests.manifest_key("g1/log", 65536)
+    others = [
+        key.removesuffix(".json"),
+        key.removeprefix("g1/log/"),
+        f"g1/log/old/{key.rpartition('/')[2]}",
+        f"{key}.json",
+        "g1/log/65536.json",
+    ]
+    assert [manifests.base_of_manifest("g1/log", each) for each in (key, *others)] == [65536, *[None] * 5]
+
+
+def test_an_answer_that_is_too_short_is_no_object(server: ScriptedS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range that begins in an object and ends behind it: a server sends what it has."""
+    store = server.store("cluster")
+
+    class Short:
+        def to_bytes(self) -> bytes:
+            return b"abc"
+
+    monkeypatch.setattr(obstore, "get_range", lambda *_, **__: Short())
+    assert store.read("g1/x", 5, 3) == b"abc"
+    with pytest.raises(ObjectMissing, match="g1/x ends at byte 8"):
+        store.read("g1/x", 5, 4)
+
+
 def test_what_cannot_be_listed_is_named(server: ScriptedS3) -> None:
     """A folder with such a key, and one more further below: nothing is left out in silence."""
     server.objects |= {"cluster/g1/log//x": b"", "cluster/g1/log/begins//x": b""}
@@ -72,6 +101,8 @@ def test_an_empty_object_for_a_folder_is_not_listed_below_it(server: ScriptedS3)
         (400, "ExpiredToken", Answered),
         (501, "NotImplemented", StoreFailure),
         (416, "InvalidRange", ObjectMissing),
+        (416, "Unsatisfiable", ObjectMissing),
+        (400, "InvalidRange", ObjectMissing),
     ],
 )
 def test_what_the_server_says_is_told(server: ScriptedS3, status: int, code: str, kind: type[Exception]) -> None:

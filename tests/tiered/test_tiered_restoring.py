@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ledgermq.storage.backup_manifest import BadCopy, Refused
 from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.tiered import s3
+from ledgermq.storage.tiered.controller_files import pack, unpack
 from ledgermq.storage.tiered.object_store import StoreFailure
 from ledgermq.storage.tiered.restoring import HeldLog, restore_from_store
 from tests.node.test_node_hosting import Driver, single
@@ -292,6 +294,27 @@ def test_foreign_objects_change_nothing(lost: Lost, monkeypatch: pytest.MonkeyPa
     assert run(["restore", "--check", "--from", "s3://fake/log"]) == 0
     held = lost.restore()
     assert len(held.files) == 3 and held.behind_gap == ()
+
+
+@pytest.mark.parametrize("newest", ["n0", "n1", "n2"])
+def test_the_newest_definitions_of_the_cluster_are_restored(lost: Lost, newest: str) -> None:
+    """Whichever node stored them, and not those of another cluster that stands in the same place."""
+    key = "controller/n1.json"
+    held = unpack(lost.store.objects[key], key)
+    for node in ("n0", "n1", "n2", "n9"):
+        told = {"node": node, "made_ms": held.made_ms + (node == newest) + 2 * (node == "n9"), "files": {"journal": node.encode()}}
+        other = {"cluster_id": "another"} if node == "n9" else {}
+        lost.store.objects[f"controller/{node}.json"] = pack(replace(held, **told, **other))
+    lost.restore()
+    assert (lost.target / "controller/journal").read_bytes() == newest.encode()
+
+
+def test_definitions_that_went_since_they_were_listed_leave_those_of_others(lost: Lost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that left the cluster, whose object an operator removes meanwhile."""
+    listed = lost.store.list
+    gone = {"controller": ["controller/n0.json"]}
+    monkeypatch.setattr(lost.store, "list", lambda prefix: [*gone.get(prefix, ()), *listed(prefix)])
+    assert len(lost.restore().files) == 3
 
 
 @pytest.mark.parametrize("wrong", ["gone", "empty", "cut"])

@@ -140,6 +140,6 @@ class Handovers:
         voters = replicator.members.voters
         others: list[str] = sorted(voters) if self._node in full else []
         for node in [preferred, *others]:
-            if node in voters and node != self._node and node not in full and replicator.keeps_up(node, now_ns):
+            if node in voters and node not in full and replicator.keeps_up(node, now_ns):
                 return node
         return None
