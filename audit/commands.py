@@ -65,10 +65,13 @@ def engine_of(name: str, master: str) -> Iterator[Engine]:
         yield local_engine
         return
     from ledgermq.audit.spark.engine import SparkEngine
-    from ledgermq.audit.spark.java import spark_session
+    from ledgermq.audit.spark.java import NoJava, spark_session
 
     print(f"audit: starting Spark on {master}", file=sys.stderr, flush=True)
-    session = spark_session(master)
+    try:
+        session = spark_session(master)
+    except NoJava as error:
+        raise NoJava(error.what, f"{error.remedy}, or use --engine local") from error
     try:
         yield SparkEngine(session)
     finally:
