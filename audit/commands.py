@@ -22,6 +22,7 @@ from ledgermq.audit.page import as_html
 from ledgermq.audit.report import as_json, as_text, write_findings
 from ledgermq.audit.running_commands import Target, running_options
 from ledgermq.client.commands import Duration, exact_option
+from ledgermq.proto.units import size_words
 from ledgermq.proto.workers import WORKER_NAME
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class ProgressLine:
         if now < self._next:
             return
         self._next = now + (BAR_EVERY_S if self._terminal else LINE_EVERY_S)
-        share = done / total if total else 1.0
-        text = f"audit: {share:4.0%} of {total / (1 << 20):,.1f} MiB"
+        share = min(done / total, 1.0) if total else 1.0  # a stored object may be longer than its log file
+        text = f"audit: {share:4.0%} of {size_words(total)}"
         if self._terminal:
             filled = round(share * BAR_CELLS)
             text = f"\r[{'#' * filled}{'.' * (BAR_CELLS - filled)}] {text} "
@@ -64,10 +65,13 @@ def engine_of(name: str, master: str) -> Iterator[Engine]:
         yield local_engine
         return
     from ledgermq.audit.spark.engine import SparkEngine
-    from ledgermq.audit.spark.java import spark_session
+    from ledgermq.audit.spark.java import NoJava, spark_session
 
     print(f"audit: starting Spark on {master}", file=sys.stderr, flush=True)
-    session = spark_session(master)
+    try:
+        session = spark_session(master)
+    except NoJava as error:
+        raise NoJava(error.what, f"{error.remedy}, or use --engine local") from error
     try:
         yield SparkEngine(session)
     finally:

@@ -226,10 +226,11 @@ def namespace_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Meter:
-    """Progress on stderr: a bar on a terminal, a line every five seconds elsewhere, nothing when quiet."""
+    """Progress on stderr: a bar on a terminal, a line every five seconds elsewhere, nothing when quiet or not `shown`: results that a
+    terminal shows while they come are progress enough, and would stand behind the bar."""
 
-    def __init__(self, what: str, total: int | None) -> None:
-        self._quiet = bool(click.get_current_context().ensure_object(dict).get("quiet"))
+    def __init__(self, what: str, total: int | None, *, shown: bool = True) -> None:
+        self._quiet = not shown or bool(click.get_current_context().ensure_object(dict).get("quiet"))
         console = Console(stderr=True)
         columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
         self._bar = Progress(*columns, console=console, disable=self._quiet or not console.is_terminal, transient=True)

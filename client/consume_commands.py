@@ -6,6 +6,7 @@ Only argument parsing, progress and the choice between the two live here. stdout
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def consume(
         to_stdout = path in (None, "-")
         lines = data_files.Lines(opened("-", "wb"), as_json=as_json) if to_stdout else data_files.lines_to(str(path), as_json)
         try:
-            with Meter("consumed", limit) as meter:
+            with Meter("consumed", limit, shown=not (to_stdout and sys.stdout.isatty())) as meter:
                 consume_loop(receiver, lines, limit, until_empty_s, no_ack, meter)
         except ClusterError:
             if not to_stdout:

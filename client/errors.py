@@ -100,8 +100,8 @@ REMEDIES: dict[int, str] = {
     Code.UNAUTHORIZED: "set LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY to the keys of a user (ledgermq user create)",
     Code.FORBIDDEN: "see the permissions: ledgermq user describe NAME",
     Code.PRECONDITION_FAILED: "remove this cause, then repeat the request",
-    Code.TOPIC_NOT_FOUND: "create it: ledgermq topic create NAME",
-    Code.CONSUMER_GROUP_NOT_FOUND: "create it: ledgermq group create NAME",
+    Code.TOPIC_NOT_FOUND: "check the name (ledgermq topic list), or create it: ledgermq topic create NAME",
+    Code.CONSUMER_GROUP_NOT_FOUND: "check the name (ledgermq group list), or create it: ledgermq group create NAME",
     Code.MESSAGE_BODY_TOO_LARGE: "send a smaller body, or raise limits.max_body_bytes of the nodes",
     Code.MESSAGE_BODY_EMPTY: "give a body that is not empty",
 }

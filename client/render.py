@@ -30,6 +30,7 @@ FILES_SHOWN = 5
 
 
 _NUMBER = re.compile(r"-?\d+|\d+(\.\d+)? [KMGT]?i?B")
+_MESSAGE_ID = re.compile(r"[0-9A-F]{34}")
 
 
 def known(message: Message, field: str) -> Any:
@@ -47,8 +48,8 @@ def print_json(**fields: Any) -> None:
 
 
 def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> None:
-    """A table on stdout; numbers are right-aligned. On a terminal that is too narrow, its lines go first, then text continues below itself;
-    nothing is cut."""
+    """A table on stdout; numbers are right-aligned. On a terminal that is too narrow, its lines go first, then text continues below itself,
+    and if that is not enough, every cell has a line; nothing is cut."""
     table = Table(title=title, title_justify="left")
     cells = [["?" if cell is None else str(cell) for cell in row] for row in rows]
     for number, column in enumerate(columns):
@@ -64,12 +65,22 @@ def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> No
         width = 0
         for number, shown in enumerate(table.columns):
             longest = max(len(text) for text in (columns[number], *(row[number] for row in cells)))
-            # Half a number would be read as another one.
-            shown.no_wrap, shown.overflow = shown.justify == "right", "fold"
-            shown.min_width = longest if shown.no_wrap else min(longest, NARROWEST)
+            # Half a number would be read as another one, and pieces of a message id cannot be copied into the next command.
+            shown.no_wrap = shown.justify == "right" or any(_MESSAGE_ID.fullmatch(row[number]) for row in cells)
+            shown.min_width, shown.overflow = longest if shown.no_wrap else min(longest, NARROWEST), "fold"
             width += shown.min_width + 2
+        if width - 1 > given:
+            _print_rows(title, columns, cells)
+            return
         console.width = max(given, width)
     console.print(table)
+
+
+def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    print(title)
+    for row in rows:
+        (name, first), *others = zip(columns, row, strict=True)
+        print(f"{name}: {first}", *(f"  {name}: {text}" for name, text in others), sep="\n")
 
 
 def topic_json(topic: admin_pb2.TopicInfo) -> dict[str, Any]:

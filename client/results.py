@@ -451,6 +451,8 @@ class Consumption:
 
     group: str
     state: str | None
+    """`not delivered yet`, `waiting` (for an earlier message of its message group), `leased`, `visible again` or `done`: acknowledged,
+    passed over by the filter, skipped or given up. `trace` tells which."""
     attempt: int | None
     client: str | None
 

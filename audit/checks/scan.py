@@ -173,13 +173,14 @@ class Scan:
                 file.watch(digests.add)
             report.length = file.size
             self._check_length()
-            walk = Walk(self.task, file, self.task.limit(report.length), self._kernel)
+            limit = self.task.limit(report.length)
+            walk = Walk(self.task, file, limit, self._kernel)
             for piece in walk.pieces(window_bytes, take=None if self._kernel is None else self._take):
                 yield self._check(piece)
                 self._reach(piece.start + int(piece.offsets[piece.count - 1] + piece.sizes[piece.count - 1]))
             report.end, report.ending = walk.end, walk.ending
             self._flaws += walk.flaws
-            self._reach(report.length)
+            self._reach(limit)
             if isinstance(file, StoredObject):
                 report.sha256, report.root = digests.found(report.end)
         except OSError as error:

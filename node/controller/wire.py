@@ -13,6 +13,7 @@ import base64
 import errno
 import json
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -378,7 +379,9 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         except OSError as error:
             self._server.unbind()
             if self._listens_since is None:
-                what = f"the controller address {self._quorum.conf.bindAddress} cannot be used ({error.strerror or error})"
+                # Its own text names the address once more.
+                why = os.strerror(error.errno) if error.errno else error
+                what = f"the controller address {self._quorum.conf.bindAddress} cannot be used ({why})"
                 raise FatalError(ExitCode.PORT_TAKEN, what, "stop the process that uses it or choose another controller_port") from error
             logger.warning("controller: cannot listen again on %s (%s); trying again", self._quorum.conf.bindAddress, error.strerror)
             return

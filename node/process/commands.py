@@ -257,6 +257,9 @@ def _wait_ready(cluster: LocalCluster, stop: _Stop) -> bool:
             code = cluster.children[node].exit_code
             if code is not None:
                 what, _, remedy = cluster.last_error(node).partition("; ")
+                if code == ExitCode.PORT_TAKEN:
+                    # The node's own remedy is about its configuration, which `up` writes.
+                    remedy = "stop the process that uses it, or choose other ports with --base-port"
                 raise FatalError(code if code > 0 else 1, f"node {node}: {what}", remedy or f"see {cluster.log_file(node)}")
             if cluster.ready(node):
                 del waiting[node]

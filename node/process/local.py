@@ -37,7 +37,7 @@ from ledgermq.proto.host_port import joined
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_PORT_STEP, node_of, worker_name
 from ledgermq.storage.identity import NODE_FILE
-from ledgermq.storage.real_disk import replace_file
+from ledgermq.storage.real_disk import DirectoryLock, replace_file
 
 CLUSTER_FILE = "cluster.yaml"
 SECRET_FILE = "secret"
@@ -180,6 +180,7 @@ class LocalCluster:
             tree = _load(path)
             names = [f"n{k + 1}" for k in range(len(tree["nodes"]))]
             _check_agrees(directory, tree, nodes, log_file_bytes)
+            _check_stopped(directory, names)
             each = max(address.get("workers", 1) for address in tree["nodes"].values()) if workers is None else workers
             if addresses is None:
                 addresses = ports_from_base(len(names), base_port, each) if base_port is not None else free_ports(len(names), each)
@@ -380,6 +381,17 @@ def _check_agrees(directory: Path, tree: Mapping[str, Any], nodes: int | None, l
     if log_file_bytes is not None and log_file_bytes != size:
         what = f"{directory} was created with log files of {size} bytes, not {log_file_bytes}"
         raise FatalError(ExitCode.REFUSED, what, "omit --log-file-size or use another --data")
+
+
+def _check_stopped(directory: Path, names: Sequence[str]) -> None:
+    """The ports of running nodes are not rewritten, and their answers at /readyz would pass for those of nodes started now."""
+    for name in names:
+        if (directory / name).is_dir():
+            try:
+                DirectoryLock(str(directory / name)).close()
+            except BlockingIOError:
+                what = f"node {name} of {directory} is running"
+                raise FatalError(ExitCode.DATA_UNUSABLE, what, "stop the process that started it, or use another --data") from None
 
 
 def _replace(path: Path, tree: Mapping[str, Any]) -> None:

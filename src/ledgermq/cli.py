@@ -190,13 +190,14 @@ def cli() -> None:
 
     \b
     Environment of the commands that talk to a cluster:
-      LEDGERMQ_ENDPOINTS      host:port;host:port of its nodes, if --endpoints is not given
-      LEDGERMQ_CONTEXT        name of a cluster (ledgermq context), if neither is given
-      LEDGERMQ_ACCESS_KEY     name of the user that signs the calls
-      LEDGERMQ_SECRET_KEY     the user's secret; keys are never options, because other users of the machine can list command lines
+      LEDGERMQ_ENDPOINTS   host:port;host:port of its nodes, without --endpoints
+      LEDGERMQ_CONTEXT     name of a cluster (ledgermq context), without both
+      LEDGERMQ_ACCESS_KEY  name of the user that signs the calls
+      LEDGERMQ_SECRET_KEY  the user's secret; never an option, because other
+                           users of the machine can list command lines
 
     \b
-    Shell completion of commands, options and contexts, for ~/.bashrc, ~/.zshrc or config.fish:
+    Shell completion, for ~/.bashrc, ~/.zshrc or config.fish:
       eval "$(_LEDGERMQ_COMPLETE=bash_source ledgermq)"
       eval "$(_LEDGERMQ_COMPLETE=zsh_source ledgermq)"
       _LEDGERMQ_COMPLETE=fish_source ledgermq | source
@@ -218,14 +219,18 @@ def run(args: Sequence[str] | None = None) -> int:
         say_error("no command was given; choose one of the above")
         return ExitCode.USAGE
     except click.UsageError as error:
-        text = error.format_message()
+        # click writes the question as a sentence of its own.
+        text = error.format_message().replace(". Did you mean ", "; did you mean ")
         command = error.ctx.command_path if error.ctx else "ledgermq"
         say_error(text if ";" in text else f"{text.rstrip('.')}; see: {command} --help")
         return ExitCode.USAGE
     except click.ClickException as error:
         say_error(error.format_message())
         return ExitCode.USAGE if error.exit_code in (1, 2) else error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        if isinstance(error, click.Abort) and error.__cause__ is None:
+            # A question got no answer; click ends the line only when it interrupts something else.
+            print(file=sys.stderr)
         say_error("interrupted; run the command again")
         return ExitCode.INTERRUPTED
     except SystemExit as stop:

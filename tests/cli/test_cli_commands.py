@@ -16,6 +16,7 @@ import click
 import grpc
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from ledgermq import cli
 from ledgermq.client import (
@@ -547,6 +548,18 @@ def test_consume_prints_a_body_a_line_and_acknowledges(node: FakeNode, run: Run)
     assert run("consume", "--topic", "t", "--group", "g", "--until-empty", "10ms") == (0, "ü\ntwo\n", "")
     (request,) = node.requests["AckMessage"]
     assert [entry.receipt_handle for entry in request.entries] == ["handle-0", "handle-1"]
+
+
+@pytest.mark.parametrize("stdout", [True, False])
+def test_bodies_on_a_terminal_do_not_stand_behind_a_bar(stdout: bool, node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are progress enough; beside a pipe or a file the terminal shows the bar."""
+    monkeypatch.setattr(commands, "Console", lambda **options: Console(**options, force_terminal=True, width=80))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout, raising=False)
+    node.answers("QueryRoute", route(queues=1))
+    node.answers("ReceiveMessage", [delivered(b"one"), verdict()], [verdict(40401)])
+    node.answers("AckMessage", acked)
+    code, out, err = run("consume", "--topic", "t", "--group", "g", "--until-empty", "10ms")
+    assert (code, out) == (0, "one\n") and ("consumed" in err) is not stdout
 
 
 def test_consume_max_json_no_ack_and_to(node: FakeNode, run: Run, tmp_path: Path) -> None:

@@ -325,8 +325,19 @@ def test_a_wide_terminal_has_lines(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "│ a    │      1 │" in capsys.readouterr().out
 
 
-def test_a_table_that_fits_nowhere_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The terminal folds its lines; half a number would be another one."""
+def test_a_table_that_is_too_wide_has_a_line_for_each_cell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half a number would be another one."""
     on_a_terminal(monkeypatch, 20)
-    render.print_table("t", ["one", "two", "three"], [[10**11, 10**11 + 1, 10**11 + 2]])
-    assert capsys.readouterr().out.splitlines()[-1].split() == [str(10**11 + k) for k in (0, 1, 2)]
+    render.print_table("t", ["one", "two", "three"], [[10**11, 10**11 + 1, None], [1, 2, 3]])
+    assert capsys.readouterr().out == "t\none: 100000000000\n  two: 100000000001\n  three: ?\none: 1\n  two: 2\n  three: 3\n"
+
+
+@pytest.mark.parametrize("width", [40, 43, 44])
+def test_a_message_id_stays_whole(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the table needs every column of the terminal."""
+    on_a_terminal(monkeypatch, width)
+    message_id = "0102FC0000000114910B1E105F00000003"
+    render.print_table("t", ["id", "state"], [[message_id, "waiting"]])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= width
+    assert (f"id: {message_id}" in lines) is (width < 44) and any(message_id in line for line in lines)

@@ -226,7 +226,7 @@ def test_a_web_proxy_in_the_environment_is_not_asked(monkeypatch: pytest.MonkeyP
     ("code", "message", "what", "remedy"),
     [
         (40402, "no topic x; create it with: topic create x", "no topic x", "create it with: topic create x"),
-        (40402, "no topic x", "no topic x", "create it: ledgermq topic create NAME"),
+        (40402, "no topic x", "no topic x", "check the name (ledgermq topic list), or create it: ledgermq topic create NAME"),
         (40300, "", "the topic does not permit this", "see its permission: ledgermq topic describe NAME"),
         (49999, "odd", "odd", "see the node's log if the reason is not clear"),
     ],

@@ -56,7 +56,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["nonsense-entirely"], "see: ledgermq --help"),
         (["--bogus"], "see: ledgermq --help"),
         (["up", "--nodes", "x"], "see: ledgermq up --help"),
-        (["config", "shwo"], "see: ledgermq config --help"),
+        (["config", "shwo"], "; did you mean 'show'?"),
+        (["config", "nonsense"], "see: ledgermq config --help"),
+        (["topic", "create", "t", "--kin", "fifo"], "; did you mean '--kind'?"),
         ([], "choose one of the above"),
     ],
 )
@@ -122,6 +124,21 @@ def test_failures_end_with_their_exit_status(fake: Any, raised: BaseException, e
     fake(body)
     assert cli.run(["fake"]) == exit_code
     last_error(capsys)
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, EOFError])
+def test_the_error_of_a_question_without_an_answer_has_a_line_of_its_own(
+    fake: Any, end: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C and Ctrl-D at the question leave the cursor behind it."""
+
+    def answer(_: str) -> str:
+        raise end
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", answer)
+    fake(lambda: click.confirm("deleting the topic orders?", err=True))
+    assert cli.run(["fake"]) == 130
+    assert capsys.readouterr().err == "\nerror: interrupted; run the command again\n"
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (3, 3), (None, 0)])
@@ -221,10 +238,12 @@ def test_an_overview_has_a_whole_sentence_for_each_command(name: str, capsys: py
     assert entries and all(entry.rstrip().endswith(".") and not entry.rstrip().endswith("...") for entry in entries), listed
 
 
-def test_help_names_the_variables(capsys: pytest.CaptureFixture[str]) -> None:
-    """The overview names those of endpoints and credentials, a command that of its option."""
+def test_help_names_the_variables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The overview, which 80 columns show whole, names those of endpoints and credentials, a command that of its option."""
+    monkeypatch.setenv("COLUMNS", "80")
     assert cli.run(["--help"]) == 0
     overview = capsys.readouterr().out
+    assert max(map(len, overview.splitlines())) <= 80
     assert all(f"LEDGERMQ_{name}" in overview for name in ("ENDPOINTS", "ACCESS_KEY", "SECRET_KEY"))
     for command, variable in (("status", "LEDGERMQ_ENDPOINTS"), ("serve", "LEDGERMQ_CONFIG")):
         assert cli.run([command, "--help"]) == 0

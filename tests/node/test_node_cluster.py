@@ -341,9 +341,10 @@ def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
             line = process.stdout.readline()
             assert line == f"ready: endpoints=127.0.0.1:{base};127.0.0.1:{base + 1};127.0.0.1:{base + 2}\n"
             assert [process.stdout.readline().split()[0] for _ in range(4)] == ["in", "export", "ledgermq", "ledgermq"]
-            resumed = LocalCluster.prepare(tmp_path / "data", base_port=base)
+            again = subprocess.run(command, capture_output=True, text=True)
+            assert (again.returncode, again.stdout) == (71, "") and "n1 of" in again.stderr and "is running" in again.stderr
             if attempt == 1:
-                pid = int((resumed.data("n2") / "g1" / "abort").read_text().split()[0])
+                pid = int((tmp_path / "data" / "n2" / "g1" / "abort").read_text().split()[0])
                 os.kill(pid, signal.SIGKILL)
                 assert any("node n2 stopped" in line for line in process.stderr)
             process.send_signal(signal.SIGINT)
@@ -354,7 +355,7 @@ def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
             process.wait()
     left = [str(path) for path in (tmp_path / "data").glob("*/g1/abort")]
     assert left == [str(tmp_path / "data" / "n2" / "g1" / "abort")]
-    assert config_of(resumed, "n1").cluster.groups[0].data_file_bytes == 1 << 20
+    assert config_of(LocalCluster.prepare(tmp_path / "data", base_port=base), "n1").cluster.groups[0].data_file_bytes == 1 << 20
 
 
 def test_up_can_be_stopped_before_it_is_ready(tmp_path: Path) -> None:
@@ -381,6 +382,7 @@ def test_up_refuses_a_taken_port_with_the_nodes_own_sentence(tmp_path: Path) -> 
     assert found.returncode == 72
     last = found.stderr.splitlines()[-1]
     assert last.startswith("error: node n2") and str(base + 1) in last
+    assert last.endswith("; stop the process that uses it, or choose other ports with --base-port")
 
 
 def test_nodes_of_up_do_not_outlive_it(tmp_path: Path) -> None:

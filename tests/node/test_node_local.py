@@ -16,6 +16,7 @@ import yaml
 
 from ledgermq.node.process.local import LocalCluster, config_of, free_ports, ports_from_base
 from ledgermq.node.runtime.errors import FatalError
+from ledgermq.storage.real_disk import DirectoryLock
 
 
 def test_ports_follow_the_rule_of_the_command_line() -> None:
@@ -52,6 +53,19 @@ def test_moved_directory_still_works(tmp_path: Path) -> None:
     (tmp_path / "a").rename(tmp_path / "b")
     moved = LocalCluster.prepare(tmp_path / "b", base_port=8081)
     assert len(config_of(moved, "n1").secret()) == 64
+
+
+def test_a_directory_whose_node_runs_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    """Its nodes answer for the same cluster, so a second start would take them for its own and call itself ready."""
+    LocalCluster.prepare(tmp_path, nodes=3, base_port=8081)
+    described = (tmp_path / "cluster.yaml").read_text()
+    (tmp_path / "n2").mkdir()
+    running = DirectoryLock(str(tmp_path / "n2"))
+    with pytest.raises(FatalError, match=r"node n2 of .* is running") as refused:
+        LocalCluster.prepare(tmp_path, base_port=18081)
+    assert refused.value.exit_code == 71 and (tmp_path / "cluster.yaml").read_text() == described
+    running.close()
+    assert LocalCluster.prepare(tmp_path, base_port=18081).nodes["n1"].client_port == 18081
 
 
 @pytest.mark.parametrize(

@@ -387,12 +387,12 @@ def test_what_became_of_a_message_in_each_group() -> None:
             return {state.group.name: (state.state, state.attempt, state.client) for state in found}
 
         assert await states(1) == {
-            "done": ("acknowledged", 0, ""),
+            "done": ("done", 0, ""),
             "held": ("leased", 1, "client"),
             "late": ("visible again", 1, "client"),
         }
         assert await states(2) == {
-            "done": ("acknowledged", 0, ""),
+            "done": ("done", 0, ""),
             "held": ("not delivered yet", 0, ""),
             "late": ("not delivered yet", 0, ""),
         }

@@ -422,6 +422,6 @@ def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> lis
             state.state = "waiting" if not row.lease else "visible again" if clock.expired(now_ns, key, wanted.offset) else "leased"
             state.attempt, state.client = row.attempt, client_of(row.client)
         else:
-            state.state = "acknowledged" if wanted.offset < hosted.machine.cursor(key) else "not delivered yet"
+            state.state = "done" if wanted.offset < hosted.machine.cursor(key) else "not delivered yet"
         states.append(state)
     return states
