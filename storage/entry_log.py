@@ -206,6 +206,10 @@ class EntryLog:
             raise LogDamaged(f"the index unit of entry {index} is damaged: restart the node, which rebuilds it")
         return int(units["pos"][0])
 
+    def is_in_last_file(self, index: int) -> bool:
+        """Whether an entry is in the file being written; False for one that was trimmed."""
+        return index >= self.begin_index and self.pos_of(index) >= self._data.base_of(self.end_pos)
+
     def read(self, first_index: int, max_bytes: int) -> Range:
         """Entries from `first_index` on: at least one, then up to `max_bytes`, never across a term run or a file. Bytes of the hot tail are
         a view of the map and change if the entries are truncated; others are copied. Raises OSError, Damaged."""
