@@ -116,7 +116,7 @@ class FileBook:
             if set(record_columns(entries).topics) != {STORAGE_TOPIC}:
                 return last
             index = entries.last_index + 1
-        return first - 1
+        return min(last, first - 1)
 
     @property
     def end_pos(self) -> int:
