@@ -11,16 +11,18 @@ from tests.e2e.command_line import CommandLine
 
 pytestmark = pytest.mark.slow
 
-FILE_BYTES = 1 << 20
+FILE_BYTES = 24 << 20
+"""So long that a blank is not written whole."""
 
 
 def log_files(cluster_dir: Path) -> list[int]:
     return sorted(int(path.name) for path in cluster_dir.glob("dledger-*/data/*") if path.name.isdigit())
 
 
-def test_one_message_is_proven_and_the_log_stays_sound(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replication", ["raft", "ha"])
+def test_one_message_is_proven_and_the_log_stays_sound(tmp_path: Path, replication: str) -> None:
     """A seal with nothing new ends no file; after a restart, and for the audit, the log is whole."""
-    with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
+    with running(tmp_path, log_file_bytes=FILE_BYTES, groups=({"name": "g1", "replication": replication},)) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, "t", queues=1)
         cli.send_lines("t", ["hello"])
