@@ -96,6 +96,20 @@ class Operations:
                 raise Refused(Code.PRECONDITION_FAILED, what, "wait until it has caught up, or allow more time")
 
     @operation
+    def seal(self, broker_group: str) -> Talk[results.Sealed]:
+        """Have everything that is committed in a broker group's log sealed now, so that it can be proven, and return when it is. The rest
+        of the newest log file stays empty. Refused if it takes longer than the timeout; repeating it continues."""
+        request = pb.SealNowRequest(broker_group=broker_group)
+        end = time.monotonic() + self.connection.timeout_s
+        while not (answer := (yield from self._ask("SealNow", request, pb.SealNowResponse))).done:
+            if time.monotonic() >= end:
+                what = f"the log of {broker_group} is not sealed yet: it waits for {answer.waits_for}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "repeat it, or allow more time")
+            request.through = answer.through
+            yield Pause(ASK_AGAIN_S)
+        return read(results.Sealed, answer)
+
+    @operation
     def begin_time_epoch(self, broker_group: str) -> Talk[results.TimeEpoch]:
         """Let the store times of a broker group go on from its leader's clock, after the clocks of all nodes were ahead. Refused if they
         are not ahead by more than a minute."""

@@ -250,5 +250,9 @@ class AdminCalls:
         request = pb.ProveConsistencyRequest(broker_group=broker_group, old_size=old_size, new_size=new_size)
         return self._ask("ProveConsistency", request, pb.ProveConsistencyResponse)
 
+    def seal_now(self, request: pb.SealNowRequest) -> pb.SealNowResponse:
+        """One step towards the seal of everything in a broker group's log; a repeated call continues it."""
+        return self._ask("SealNow", request, pb.SealNowResponse)
+
     def list_checkpoint_keys(self) -> pb.ListCheckpointKeysResponse:
         return self._ask("ListCheckpointKeys", pb.ListCheckpointKeysRequest(), pb.ListCheckpointKeysResponse)

@@ -280,6 +280,16 @@ class BrokerGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Sealed:
+    """A log of which everything that was committed is sealed: the last entry of that, the number of sealed files, and the first entry
+    behind them."""
+
+    through: int
+    size: int
+    next_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class TimeEpoch:
     """A time epoch that began: the newest store time before, and that with which it began."""
 

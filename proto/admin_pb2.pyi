@@ -1737,6 +1737,30 @@ class GetCheckpointResponse(_message.Message):
     note: str
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., note: _Optional[str] = ...) -> None: ...
 
+class SealNowRequest(_message.Message):
+    __slots__ = ("broker_group", "through")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    through: int
+    def __init__(self, broker_group: _Optional[str] = ..., through: _Optional[int] = ...) -> None: ...
+
+class SealNowResponse(_message.Message):
+    __slots__ = ("status", "through", "done", "size", "next_index", "waits_for")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    through: int
+    done: bool
+    size: int
+    next_index: int
+    waits_for: str
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., through: _Optional[int] = ..., done: _Optional[bool] = ..., size: _Optional[int] = ..., next_index: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
+
 class ProveEntryRequest(_message.Message):
     __slots__ = ("broker_group", "index", "size")
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]

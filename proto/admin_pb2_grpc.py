@@ -294,6 +294,11 @@ class AdminStub(object):
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysResponse.FromString,
                 _registered_method=True)
+        self.SealNow = channel.unary_unary(
+                '/ledgermq.v1.Admin/SealNow',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.SealNowRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.SealNowResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -611,6 +616,12 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SealNow(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -873,6 +884,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListCheckpointKeys,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysResponse.SerializeToString,
+            ),
+            'SealNow': grpc.unary_unary_rpc_method_handler(
+                    servicer.SealNow,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.SealNowRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.SealNowResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2279,6 +2295,33 @@ class Admin(object):
             '/ledgermq.v1.Admin/ListCheckpointKeys',
             ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SealNow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/SealNow',
+            ledgermq_dot_proto_dot_admin__pb2.SealNowRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.SealNowResponse.FromString,
             options,
             channel_credentials,
             insecure,

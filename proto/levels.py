@@ -30,6 +30,8 @@ DIGEST_LEVEL: Final = 3
 """From this level on a native producer can have a digest of its messages (docs/decisions/2026-11-21-spark-writes.md)."""
 TIME_EPOCH_LEVEL: Final = 3
 """From this level on a time epoch can begin (docs/decisions/2026-11-29-time-epochs.md)."""
+EARLY_END_LEVEL: Final = 3
+"""From this level on a log file can end before it is full (docs/format.md §2)."""
 
 RECORDS: dict[tuple[str, int], int] = {
     ("membership", 1): 1,
@@ -69,6 +71,7 @@ LACKS: dict[int, tuple[str, ...]] = {
         "a deduplication window drops another sender's message with an equal id",
         "a Spark write that is repeated with other rows in its partitions loses rows in silence",
         "neither a time epoch nor another min_in_sync of an HA group can be recorded",
+        "no log file can be sealed before it is full",
     ),
 }
 """Level → what operators of a group below it have to know."""

@@ -587,6 +587,14 @@ class GroupTimeEpoch(_message.Message):
     user: str
     def __init__(self, user: _Optional[str] = ...) -> None: ...
 
+class GroupSeal(_message.Message):
+    __slots__ = ("through", "user")
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    through: int
+    user: str
+    def __init__(self, through: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
+
 class GroupRaise(_message.Message):
     __slots__ = ("level", "user")
     LEVEL_FIELD_NUMBER: _ClassVar[int]

@@ -257,6 +257,8 @@ REFUSALS: dict[str, Code] = {
     "members-refused": Code.PRECONDITION_FAILED,
     "members-not-yet": Code.PRECONDITION_FAILED,
     "time-epoch-refused": Code.PRECONDITION_FAILED,
+    "seal-refused": Code.PRECONDITION_FAILED,
+    "seal-not-yet": Code.PRECONDITION_FAILED,
     "unknown-producer": Code.NOT_FOUND,
     "stale-epoch": Code.PRECONDITION_FAILED,
     "sequence-gap": Code.PRECONDITION_FAILED,

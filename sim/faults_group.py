@@ -63,7 +63,9 @@ def store_away(world: World, event: FaultEvent) -> None:
 
 
 def seal(world: World, event: FaultEvent) -> None:
-    """Several full files, one after the other; the first time the group gets its log tree."""
+    """The file being written ends early, and several full files are sealed, one after the other. The first time the group gets its log
+    tree, and the second time the level at which a file can end early."""
+    world.end_file()
     for number in range(SEALS):
         world.after(number * SEAL_GAP_NS, world.seal)
 
@@ -232,7 +234,9 @@ KINDS: dict[str, Kind] = {
     ),
     "store-away": Kind((40,), "the object store does not answer", lasting(200, 6000), store_away),
     "transfer": Kind((37,), "leadership is handed to some node, whatever state that one is in", a_node, transfer),
-    "seal": Kind((40,), "digests and roots of full log files are recorded; the group has a log tree from the first time on", nothing, seal),
+    "seal": Kind(
+        (40,), "a log file ends early; digests and roots of full files are recorded, from the first time on in a log tree", nothing, seal
+    ),
     "transfer-and-cut": Kind(
         (8, 37), "the leader is cut off right after it told another to take over", a_while(300, 2000), transfer_and_cut
     ),

@@ -10,11 +10,11 @@ import random
 from collections.abc import Callable, Iterable
 
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, ChangeMembers, MembersKind, RaiseLevel
-from ledgermq.node.broker.calls.operator_calls import Seal, Trim
+from ledgermq.node.broker.calls.operator_calls import EndFile, Seal, Trim
 from ledgermq.node.replica.retention.retention_facts import consumed_queues
 from ledgermq.node.replica.retention.retention_rules import agreed
 from ledgermq.proto.control import LevelRecord, SealRecord
-from ledgermq.proto.levels import STORED_TRIM_LEVEL, TIME_EPOCH_LEVEL
+from ledgermq.proto.levels import EARLY_END_LEVEL, STORED_TRIM_LEVEL, TIME_EPOCH_LEVEL
 from ledgermq.proto.types import GroupConfig, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.transfer import Cause
@@ -136,6 +136,21 @@ class Operated(Cluster):
             if self.healed:
                 consumer.wind_down(receives=False)
             consumer.start()
+
+    def end_file(self) -> None:
+        """The leader ends the log file with the last committed entry early, for an operator. A group below the level of that is first
+        raised."""
+        for station, life in self._leader_lives():
+            if not life.group.leader.serving:
+                continue
+            if life.machine.level < EARLY_END_LEVEL:
+                self._raise_level(station, life)
+                continue
+            self._token += 1
+            life.calls.append(EndFile(self._token, life.machine.applied_index, "operator"))
+            self.note("the log file ends early", station.name)
+            self.coverage["early-ends"] += 1
+            self._turn_soon(station)
 
     def _seal_record(self, leader: Life) -> SealRecord | None:
         """The seal of the first file for which a majority of the voters reports the same, as in a node's digest exchange."""

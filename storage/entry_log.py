@@ -38,7 +38,7 @@ from ledgermq.storage.log_scan import Run
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import MappedFiles, Submit, run_now
 from ledgermq.storage.phases import Phases
-from ledgermq.storage.placing import fits, is_placed, make_blank, place
+from ledgermq.storage.placing import fits, is_placed, make_blank, next_file, place
 from ledgermq.storage.synced_mark import SyncedMarkFile
 
 RESERVE_BYTES_MAX = 1 << 20
@@ -206,6 +206,10 @@ class EntryLog:
             raise LogDamaged(f"the index unit of entry {index} is damaged: restart the node, which rebuilds it")
         return int(units["pos"][0])
 
+    def is_in_last_file(self, index: int) -> bool:
+        """Whether an entry is in the file being written; False for one that was trimmed."""
+        return index >= self.begin_index and self.pos_of(index) >= self._data.base_of(self.end_pos)
+
     def read(self, first_index: int, max_bytes: int) -> Range:
         """Entries from `first_index` on: at least one, then up to `max_bytes`, never across a term run or a file. Bytes of the hot tail are
         a view of the map and change if the entries are truncated; others are copied. Raises OSError, Damaged."""
@@ -276,20 +280,24 @@ class EntryLog:
         store_host: bytes | NDArray[np.void],
         *,
         control: bool = False,
+        new_file: bool = False,
     ) -> list[Range]:
         """Seal a batch and append it, one range per file touched; `store_ms` and `store_host` as in `seal`. `control` may use the reserve.
-        Raises NoSpace (nothing was appended), LogFenced."""
+        With `new_file` the file being written ends, and the batch begins the next one. Raises NoSpace (nothing was appended), LogFenced."""
         if self._fence.error is not None:
             raise self._fence.error
         assert term >= self.end_term, f"term {term} after term {self.end_term}"
         first, pos, size, count = self.end_index + 1, self.end_pos, self._data.file_bytes, len(batch)
+        early = new_file and bool(pos % size)
+        if early:
+            pos = next_file(pos, size)
         end = pos + len(batch.data)
         positions: int | I64 = pos
         cuts, places = [0, count], [pos]
         if not fits(pos, len(batch.data), size):
             positions, cuts, end = place(batch.sizes, pos, size)
             places = positions[cuts[:-1]].tolist()
-        self._make_room(end, count, control=control)
+        self._make_room(end, count, control=control, early=early)
         seal(
             batch,
             first_index=first,
@@ -318,12 +326,13 @@ class EntryLog:
         if not is_placed(entries, self.end_pos, self._data.file_bytes):
             raise BadRange(f"range {entries.first_index} lies at {entries.pos}, which is not its place after {self.end_pos}")
         end, count = entries.pos + len(entries.data), entries.last_index - entries.first_index + 1
+        early = entries.pos != self.end_pos and fits(self.end_pos, int(entries.sizes[0]), self._data.file_bytes)
         try:
-            self._make_room(end, count, control=False)
+            self._make_room(end, count, control=False, early=early)
         except NoSpace:
             if not all(map(is_system_topic, record_columns(entries).topics)):
                 raise
-            self._make_room(end, count, control=True)
+            self._make_room(end, count, control=True, early=early)
         self._write(entries)
         self._prepare()
         return entries
@@ -463,8 +472,23 @@ class EntryLog:
 
     # Writing
 
-    def _make_room(self, end: int, count: int, *, control: bool) -> None:
-        """Ensure files and index blocks for everything up to `end` and, unless `control`, a reserve behind it. Raises NoSpace."""
+    def prepare_next(self) -> bool:
+        """Start to create the file behind the one being written, unless that was done; returns whether it is there. A file that ends early
+        ends before the next one was made ahead of need, and creating that takes as long as writing it. Raises LogFenced."""
+        data = self._data
+        try:
+            if data.end <= data.base_of(self.end_pos) + data.file_bytes:
+                data.prepare()
+                self._adopt_next()
+        except OSError as error:
+            raise self._fence.shut(f"making room for the log failed: {error}", error) from error
+        return data.end > data.base_of(self.end_pos) + data.file_bytes
+
+    def _make_room(self, end: int, count: int, *, control: bool, early: bool = False) -> None:
+        """Ensure files and index blocks for everything up to `end` and, unless `control`, a reserve behind it. `early`: the file being
+        written ends before it is full, and the creation of the next one is not waited for. Raises NoSpace."""
+        if early and not self.prepare_next():
+            raise NoSpace(f"the log file behind {self._data.base_of(self.end_pos)} is not there yet; writing resumes by itself")
         wanted, data = end if control else end + self._reserve, self._data
         try:
             if data.upcoming is not None:

@@ -23,7 +23,7 @@ from ledgermq.storage.index_files import UNIT_BYTES, Units, make_units
 from ledgermq.storage.log_scan import Piece, Point, Walker, is_place
 from ledgermq.storage.mapped_files import STAGED, file_name, parse_name
 from ledgermq.storage.mending import MARKER
-from ledgermq.storage.placing import make_blank
+from ledgermq.storage.placing import whole_blank
 from ledgermq.storage.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE, discard_snapshot
 from ledgermq.storage.synced_mark import SyncedMarkFile
 
@@ -163,7 +163,7 @@ class Staging:
         walker = Walker(self._data, point, verify=True)  # type: ignore[arg-type]
         for piece in walker.pieces(stop):
             if piece.blank_at is not None and not synced:
-                self._data.write(piece.blank_at, make_blank(piece.pos - piece.blank_at))
+                self._write_blank(piece.blank_at, piece.pos)
             if not synced:
                 self._data.write(piece.pos, piece.data)
             self._note(piece)
@@ -190,7 +190,7 @@ class Staging:
         self._received.sync()
         self._forget_received()
         if point.pos != base and base - self._data.file_bytes not in self._whole:
-            self._data.write(point.pos, make_blank(base - point.pos))
+            self._write_blank(point.pos, base)
         self._data.adopt(base, self._received_path(base))
         self._whole.add(base)
 
@@ -219,7 +219,7 @@ class Staging:
     def put(self, point: Point, entries: Range) -> Point:
         """Write verified entries that continue `point`. Returns the point behind them."""
         if entries.pos != point.pos:
-            self._data.write(point.pos, make_blank(entries.pos - point.pos))
+            self._write_blank(point.pos, entries.pos)
         self._data.write(entries.pos, entries.data)
         units = make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes)
         self._units.write(entries.first_index * UNIT_BYTES, units.tobytes())
@@ -227,6 +227,10 @@ class Staging:
         if 0 <= at < len(entries.starts):
             self.watched = entries.term, chain_crc_at(entries.data, int(entries.starts[at]))
         return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
+
+    def _write_blank(self, start: int, stop: int) -> None:
+        for pos, data in whole_blank(start, stop - start):
+            self._data.write(pos, data)
 
     def fits(self, point: Point, entries: Range) -> bool:
         """Whether entries that continue `point` may be written at their stated position."""

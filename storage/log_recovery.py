@@ -38,12 +38,12 @@ from ledgermq.storage.log_scan import (
 )
 from ledgermq.storage.mapped_files import MappedFiles
 from ledgermq.storage.phases import Phases
-from ledgermq.storage.placing import BLANK, BLANK_BYTES, make_blank
+from ledgermq.storage.placing import BLANK, BLANK_BYTES, STALE_BYTES, make_blank
 
 STRUCTURE_BYTES = 1 << 30
 """At least this much of the log's end (in whole files) is checked entry by entry below the mark."""
-ZERO_AGAIN_BYTES = 16 << 20
-"""After an unclean stop this much space behind the end is zeroed again: more than a leader ever has in flight."""
+ZERO_AGAIN_BYTES = STALE_BYTES
+"""After an unclean stop this much space behind the end is zeroed again."""
 CLEAN_WINDOW_BYTES = 64 << 10
 """After a clean stop only this much space behind the end is checked to be zero."""
 

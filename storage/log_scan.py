@@ -121,7 +121,7 @@ class Walker:
             if magic != ENTRY_MAGIC or its_index != index or pos != start + at or not whole:
                 self.problem = _name_problem(data[at : at + HEADER_BYTES])
                 break
-            if its_term < term or at + size + BLANK_BYTES > room or (not starts and self._should_have_fitted(size)):
+            if its_term < term or at + size + BLANK_BYTES > room:
                 self.problem = f"entry {index} has a term or a size that is impossible here"
                 break
             if at + size > len(data):
@@ -161,10 +161,6 @@ class Walker:
                     chain = verify_range(data[begin:end], first, int(terms[low]), start + begin, chain).last_chain
                 return good, end, chain
         return len(terms), int(starts[-1]) + int(sizes[-1]), chain
-
-    def _should_have_fitted(self, size: int) -> bool:
-        """Whether an entry of this size at the start of a file contradicts the blank before it."""
-        return self.blank_at is not None and size + BLANK_BYTES <= self._rest(self.blank_at)
 
     def _take_blank(self, start: int, room: int) -> bool:
         raw = self._files.at(start).pread(start % self._files.file_bytes, BLANK_BYTES)

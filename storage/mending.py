@@ -22,7 +22,7 @@ from ledgermq.storage.errors import needing_room
 from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles
 from ledgermq.storage.log_scan import ENTRY_HEAD, Point, Walker, is_place, next_chain
 from ledgermq.storage.mapped_files import MappedFiles, file_name, parse_name
-from ledgermq.storage.placing import BLANK_BYTES, make_blank
+from ledgermq.storage.placing import BLANK_BYTES, whole_blank
 
 COPY_BYTES = 1 << 20
 UNITS_TRIED = 4096
@@ -161,7 +161,7 @@ class Mending:
         for piece in walker.pieces(self.mark.end_pos):
             if self.again:
                 if piece.blank_at is not None:
-                    self._write(piece.blank_at, make_blank(piece.pos - piece.blank_at))
+                    self._write_blank(piece.blank_at, piece.pos)
                 self._write(piece.pos, piece.data)
             self._files.close_idle(lambda file: file in self._dirty)
             yield walker.point
@@ -201,13 +201,13 @@ class Mending:
         length = self._files.file_bytes - point.pos % self._files.file_bytes
         if not good.continues(point) or good.pos != point.pos + length or length < BLANK_BYTES or not point.pos % self._files.file_bytes:
             return False
-        self._write(point.pos, make_blank(length))
+        self._write_blank(point.pos, good.pos)
         return True
 
     def put(self, point: Point, entries: Range) -> Point:
         """Write verified entries that continue `point` at their position. Returns the point behind them."""
         if entries.pos != point.pos:
-            self._write(point.pos, make_blank(entries.pos - point.pos))
+            self._write_blank(point.pos, entries.pos)
         self._write(entries.pos, entries.data)
         return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
 
@@ -290,6 +290,10 @@ class Mending:
     def close(self) -> None:
         self._files.close()
         self._index.files.close()
+
+    def _write_blank(self, start: int, stop: int) -> None:
+        for pos, data in whole_blank(start, stop - start):
+            self._write(pos, data)
 
     def _write(self, pos: int, data: bytes | memoryview) -> None:
         file = self._files.for_writing(pos)

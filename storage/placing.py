@@ -1,12 +1,14 @@
 """The positions of entries (format §2): one behind the other, never across two files, with a blank in the rest of a file.
 
-A file always keeps room for a blank behind its last entry, so an entry that would leave less room goes into the next file. Plain arithmetic
-over sizes and positions, used by all code that writes, receives or recovers entries.
+A file always keeps room for a blank behind its last entry, so an entry that would leave less room goes into the next file. A leader may end
+a file early, so any entry may begin the next file. Plain arithmetic over sizes and positions, used by all code that writes, receives or
+recovers entries.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,6 +17,10 @@ from ledgermq.proto.types import I32, I64, Range
 
 BLANK_BYTES = BLANK_MIN_BYTES
 BLANK = struct.Struct(">ii")
+STALE_BYTES = 16 << 20
+"""A medium may hold older bytes at most this far behind the end of a log that reads as zeros there: it is more than a leader ever has in
+flight, so more than a truncation ever cuts. Further behind it holds the zeros with which the file was made."""
+_PIECE_BYTES = 1 << 20
 
 
 def place(sizes: I32, pos: int, file_bytes: int) -> tuple[I64, list[int], int]:
@@ -45,16 +51,26 @@ def fits(pos: int, length: int, file_bytes: int) -> bool:
 
 
 def is_placed(entries: Range, pos: int, file_bytes: int) -> bool:
-    """Whether a range lies where `place` puts it behind `pos`, all of it in one file."""
-    base = pos - pos % file_bytes
-    if entries.pos == pos and pos + len(entries.data) + BLANK_BYTES <= base + file_bytes:
-        return True
-    crosses = bool(pos % file_bytes) and pos + int(entries.sizes[0]) + BLANK_BYTES > base + file_bytes
-    if entries.pos != (base + file_bytes if crosses else pos):
+    """Whether a range may lie behind `pos`: directly behind it, or at the begin of the next file, and all of it in one file."""
+    if entries.pos != pos and (not pos % file_bytes or entries.pos != next_file(pos, file_bytes)):
         return False
-    return entries.end_pos + BLANK_BYTES <= entries.pos - entries.pos % file_bytes + file_bytes
+    return fits(entries.pos, len(entries.data), file_bytes)
+
+
+def next_file(pos: int, file_bytes: int) -> int:
+    """Where the file behind that of `pos` begins."""
+    return pos - pos % file_bytes + file_bytes
 
 
 def make_blank(length: int) -> bytes:
-    """A whole blank. Its filler is written although it reads as zeros already: after a failed sync the medium may hold older bytes."""
-    return BLANK.pack(BLANK_MAGIC, length).ljust(length, b"\0")
+    """The begin of a blank of this length, for a place behind the end of a log. Its filler is written as far as the medium may hold older
+    bytes after a failed sync; everything there reads as zeros already, so a long blank need not be written whole."""
+    return BLANK.pack(BLANK_MAGIC, length).ljust(min(length, STALE_BYTES), b"\0")
+
+
+def whole_blank(pos: int, length: int) -> Iterator[tuple[int, bytes]]:
+    """A blank at `pos`, for a place with any bytes: the pieces of which it consists, each with its position. It may be nearly as long as a
+    file, so it is never in memory whole."""
+    head = BLANK.pack(BLANK_MAGIC, length)
+    for at in range(0, length, _PIECE_BYTES):
+        yield pos + at, (b"" if at else head).ljust(min(_PIECE_BYTES, length - at), b"\0")

@@ -93,7 +93,7 @@ RULES = _table(
     blank.size           | bit-rot       | a blank names the rest of its file
     blank.fill           | bit-rot       | a blank is zero behind its first 8 bytes
     blank.missing        | bit-rot       | a file with entries behind it ends in a blank
-    blank.needless       | wrong-derived | a blank stands only where the entry after it did not fit
+    blank.needless       | wrong-derived | a blank stands only where the entry after it did not fit, or before an audit marker
     blank.alone          | torn-tail     | a blank has an entry behind it
     tail.zero            | bit-rot       | everything behind the last entry is zero
     record.total-size    | wrong-derived | TOTALSIZE = bodySize of the entry

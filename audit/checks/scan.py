@@ -46,6 +46,7 @@ FLAWS_MAX = 2000
 STORAGE_TOPIC = b"rmq_sys_ledgermq_storage"
 TRIM_TAG = b"TAGS\x01trim\x02"
 SEAL_TAG = b"TAGS\x01seal\x02"
+MARKER_TAG = b"TAGS\x01audit\x02"
 DELIVERY_TOPIC = b"rmq_sys_ledgermq_delivery"
 RESET_CODE = tags_code(b"reset")
 TIME_EPOCH_CODE = tags_code(b"time-epoch")
@@ -111,6 +112,8 @@ class LogReport:
     """Index and body of every trim record."""
     seals: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every seal record."""
+    markers: list[tuple[int, str]] = field(default_factory=list)
+    """Index and body of every audit marker."""
     sha256: str = ""
     """For a file that ends in a blank, if bytes are compared (`--deep`), and for every stored one: the digest in the form of a seal."""
     root: str = ""
@@ -548,7 +551,7 @@ class Scan:
             self._note_storage_record(piece.window, start, end, int(columns.index[at]))
 
     def _note_storage_record(self, window: bytes, start: int, end: int, index: int) -> None:
-        for tag, noted in ((TRIM_TAG, self.report.trims), (SEAL_TAG, self.report.seals)):
+        for tag, noted in ((TRIM_TAG, self.report.trims), (SEAL_TAG, self.report.seals), (MARKER_TAG, self.report.markers)):
             if tag in window[start:end]:
                 noted.append((index, _body(window, start)))
 

@@ -1,9 +1,10 @@
-"""The commands `prove`, `verify-proof` and `checkpoint`: arguments, output and exit statuses. The proofs themselves are in the modules
-beside this one."""
+"""The commands `seal`, `prove`, `verify-proof` and `checkpoint`: arguments, output and exit statuses. The proofs themselves are in the
+modules beside this one."""
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,9 +14,10 @@ from typing import Any
 import click
 
 from ledgermq.client import render
+from ledgermq.client.admin import ASK_AGAIN_S
 from ledgermq.client.admin_calls import AdminCalls, name_of
 from ledgermq.client.aside import Aside
-from ledgermq.client.commands import cluster_command, file_bytes, json_option, namespace_option
+from ledgermq.client.commands import Meter, cluster_command, file_bytes, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.proofs.fetching import agreed, each_alone, fetch, path_from, replicas_of, shown_by
@@ -45,6 +47,40 @@ class Place:
 
 
 @click.command()
+@click.argument("group")
+@cluster_command
+@json_option
+def seal(connection: Connection, group: str, as_json: bool) -> None:
+    """Seal the log of the broker group GROUP now, so that everything committed in it can be proven.
+
+    Only a whole log file is sealed. The newest one ends early, and the rest of it stays empty: each seal costs up to one log file of disk
+    on every replica, until retention removes it. Where nothing was stored since the last seal, no file ends.
+
+    
+    Examples:
+      ledgermq seal g1
+      ledgermq seal g1 --timeout 1m --json
+
+    Exit status: 0 sealed; 3 the group has no leader; 4 refused, with the reason, or not sealed within --timeout: repeating it goes on.
+    """
+    admin, request = AdminCalls(connection), pb.SealNowRequest(broker_group=group)
+    end = time.monotonic() + connection.timeout_s
+    with Meter(f"sealed files of {group}", None) as meter:
+        while not (answer := admin.seal_now(request)).done:
+            if time.monotonic() >= end:
+                what = f"the log of {group} is not sealed yet: it waits for {answer.waits_for}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "repeat it, or use a longer --timeout; see: ledgermq status")
+            request.through = answer.through
+            meter.show(answer.size)
+            time.sleep(ASK_AGAIN_S)
+    if as_json:
+        render.print_json(group=group, through=answer.through, size=answer.size, next_index=answer.next_index)
+    else:
+        print(f"the log of {group} is sealed up to entry {answer.next_index - 1}, in {answer.size} files")
+        print(f"prove an entry: ledgermq prove --broker-group {group} --index {answer.through} --to FILE; or a message by its --id")
+
+
+@click.command()
 @click.option("--topic", "topic_name", help="Name of the topic; with --id, or with --queue and --offset.")
 @click.option("--id", "message_id", help="The message with this id.")
 @click.option("--queue", type=click.IntRange(0), help="The message at --offset of this queue.")
@@ -61,7 +97,7 @@ class Place:
 def prove(connection: Connection, since: Path | None, path: Path, **chosen: Any) -> None:
     """Write a proof that a message is in the log at its place. It can be checked without the cluster (ledgermq verify-proof).
 
-    A message can be proven once its log file is sealed: full, and confirmed by a majority of the replicas.
+    A message can be proven once its log file is sealed: full, or ended early (ledgermq seal), and confirmed by a majority of the replicas.
 
     \b
     Examples:

@@ -288,13 +288,23 @@ class Replicator(Protocol):
         control: bool = False,
         urgent: bool = True,
         early: bool = False,
+        new_file: bool = False,
     ) -> Sequence[Range]:
         """Leader only: seal `batch` (server fields, CRCs, chain), append it, and replicate it. One Range per log file touched.
 
         `queue_offsets` (int64, n) come from the caller, who alone decides them against the state at the log's end. `control` may use the
         reserve of a full disk. Without `urgent` the syncs of the batch may wait for more entries; with `early` a caller waits until a
-        majority holds the batch in memory. Raises NotLeader, LogFull or Fenced, with nothing appended.
+        majority holds the batch in memory. With `new_file` the log file being written ends, and the batch begins the next one. Raises
+        NotLeader, LogFull or Fenced, with nothing appended.
         """
+        ...
+
+    def is_in_last_file(self, index: int) -> bool:
+        """Whether an entry of the log is in the file being written."""
+        ...
+
+    def prepare_file(self) -> bool:
+        """Have the log file behind the one being written made, which takes time; returns whether it is there."""
         ...
 
     def watch(self, watched: bool) -> None:

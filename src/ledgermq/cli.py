@@ -67,6 +67,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "peek": ("ledgermq.client.message_commands:peek", "Look at messages without a consumer group."),
     "query": ("ledgermq.client.message_commands:query", "Find messages by key, id or time, and show their events."),
     "receipts": ("ledgermq.client.receipt_commands:receipts", "Verify the receipts of native producers."),
+    "seal": ("ledgermq.client.proofs.commands:seal", "Seal a log now, so that all of it can be proven."),
     "prove": ("ledgermq.client.proofs.commands:prove", "Write a proof that a message is in the log."),
     "verify-proof": ("ledgermq.client.proofs.commands:verify_proof", "Check such a proof without the cluster."),
     "checkpoint": ("ledgermq.client.proofs.commands:checkpoint", "Show signed checkpoints of a log, and the keys that sign them."),
@@ -116,7 +117,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("transfer", "elect", "replication", "promote-observer", "why-leader-moved", "begin-time-epoch"),
     ),
     "Data": ("audit", "repair", "backup", "restore", "import", "recover", "definitions", "sink", "jobs", "why-kept"),
-    "Proof": ("prove", "verify-proof", "checkpoint", "witness"),
+    "Proof": ("seal", "prove", "verify-proof", "checkpoint", "witness"),
     "Tools": ("doctor", "bench", "sim"),
 }
 """The sections of the overview."""

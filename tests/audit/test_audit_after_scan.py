@@ -211,6 +211,10 @@ def test_a_blank_stands_where_the_next_entry_did_not_fit(files: Callable[..., No
         assert places(one, "blank.needless") == [("blank.needless", name(0), end, SIZE)] * needless
         assert all(flaw.index == 4 for flaw in flaws(one, "blank.needless"))
     assert flaws(checked(filled(0, 0, 3), last(2, 4, 9, first_size=1)), "blank.needless") == [], "the file between them is missing"
+    for index, damaged in product((3, 4, 5), ([], [4], [9])):
+        one = checked(filled(0, 0, 3), last(1, 4, 9, first_size=1, markers=[(index, "")], damaged=damaged))
+        wanted = index != 4 and damaged != [4]
+        assert len(flaws(one, "blank.needless")) == wanted, "a marker may begin a file that an operator wanted"
 
 
 def test_indexes_continue_across_files(files: Callable[..., None]) -> None:

@@ -107,6 +107,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "jobs replay": ("--topic", "t", "--to-topic", "u", "--plan", "new.json"),
     "why-not-delivered": (ID, "--group", "g"),
     "begin-time-epoch": ("g1", "--yes"),
+    "seal": ("g1",),
     "why-leader-moved": ("g1",),
     "bench receive": ("--topic", "t", "--group", "g", "--duration", "1m"),
     "bench request": ("--topic", "t", "--duration", "1m"),

@@ -140,6 +140,12 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         {"before_ms": NOON_MS, "ms": NOON_MS},
         lambda r: r == results.TimeEpoch(NOON, NOON),
     ),
+    (
+        lambda a: a.seal("g1"),
+        pb.SealNowRequest(broker_group="g1"),
+        {"through": 7, "done": True, "size": 2, "next_index": 9},
+        lambda r: r == results.Sealed(7, 2, 9),
+    ),
     (lambda a: a.transfer("g1", "n2"), pb.TransferLeadershipRequest(broker_group="g1", to="n2"), {"done": True}, lambda r: r is None),
     (
         lambda a: a.members(),

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from ledgermq.node.broker.calls.operator_calls import EndFile, Kept
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.frontend.proofs.checkpoints import CONTINUE_METHOD, METHODS, PROVE_METHOD, Checkpoints, _Tree
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.log_tree import check_consistency, leaf_hash, tree_root
+from ledgermq.proto.peer_pb2 import GroupSeal
 from ledgermq.proto.status import Code, LedgerError
 
 LEAVES = [leaf_hash(b"%d" % number) for number in range(7)]
@@ -113,3 +115,69 @@ def test_a_group_that_does_not_exist_is_nowhere() -> None:
     with pytest.raises(LedgerError, match="'g9' does not exist"):
         asyncio.run(other.prove(pb.ProveEntryRequest(broker_group="g9", index=1)))
     assert not forwarder.asked
+
+
+class Leader:
+    """The engine of the leader: what the group's log has is told by the test."""
+
+    def __init__(self) -> None:
+        self.groups = ("g1",)
+        self.looked: list[Any] = []
+        self.asked: list[EndFile] = []
+        self.refusal: Refused | None = None
+        self.tree = (7, 70)
+
+    def new_token(self) -> int:
+        return 1
+
+    async def call(self, group: str, call: EndFile) -> Kept | Refused:
+        self.asked.append(call)
+        return self.refusal or Kept()
+
+    async def run(self, group: str, look: Callable[[Any], Any]) -> Any:
+        size, next_index = self.tree
+        tree = SimpleNamespace(hashes=LEAVES[:size], next_index=next_index)
+        members = SimpleNamespace(voters=("n1", "n2", "n3"))
+        machine = SimpleNamespace(members=members, retained=SimpleNamespace(tree=tree))
+        files = SimpleNamespace(sealable=lambda: 69)
+        return look(SimpleNamespace(machine=machine, files=files))
+
+
+def leading(sizes: dict[str, int]) -> tuple[Checkpoints, Leader]:
+    """The leader of g1, of whose voters each signs a tree of so many files; another one does not answer."""
+    engine = Leader()
+    found = Checkpoints("n1", "c", engine, None, Controller(), {}, None)  # type: ignore[arg-type]
+
+    async def size_of(group: str, node: str) -> int:
+        return sizes.get(node, 0)
+
+    found._size_of = size_of  # type: ignore[method-assign]
+    return found, engine
+
+
+def test_a_log_is_sealed_when_a_majority_signs_it() -> None:
+    """Of the tree with the last entry that was there at first, however often the caller asks."""
+    sizes = {"n1": 7, "n2": 6}
+    leader, engine = leading(sizes)
+    first = asyncio.run(leader.seal_here("g1", GroupSeal(user="me")))
+    assert (first.through, first.done, first.size, first.next_index) == (69, False, 7, 70)
+    assert first.waits_for == "2 of 3 replicas to sign a tree of 7 files; 1 do"
+    sizes["n3"] = 8
+    assert asyncio.run(leader.seal_here("g1", GroupSeal(through=69))).done
+    later = asyncio.run(leader.seal_here("g1", GroupSeal(through=70)))
+    assert not later.done and "a majority of the replicas to report the digest of the file with entry 70" in later.waits_for
+    assert [(call.index, call.user) for call in engine.asked] == [(69, "me"), (69, ""), (70, "")]
+
+
+def test_a_file_that_does_not_end_is_told_or_asked_again() -> None:
+    """The group's refusal, that the next file is being made, and what another node may do better."""
+    leader, engine = leading({})
+    engine.refusal = Refused("seal-refused", detail="level 2")
+    found = asyncio.run(leader.seal_here("g1", GroupSeal()))
+    assert (found.status.code, found.status.message) == (Code.PRECONDITION_FAILED, "level 2")
+    engine.refusal = Refused("seal-not-yet", detail="the next log file is being made")
+    found = asyncio.run(leader.seal_here("g1", GroupSeal()))
+    assert (found.status.code, found.through, found.done) == (Code.OK, 69, False) and "is being made" in found.waits_for
+    engine.refusal = Refused("not-leader")
+    with pytest.raises(CallRefused):
+        asyncio.run(leader.seal_here("g1", GroupSeal()))

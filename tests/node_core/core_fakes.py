@@ -128,6 +128,9 @@ class FakeReplicator:
         self.refusal = ""
         """Why the membership cannot be changed now."""
         self.owed: MemberChange | None = None
+        self.files: list[int] = [0]
+        """The first entry of each log file."""
+        self.file_ready = True
 
     def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
         after = self.refusal or changed(self.members, change, self.log.end_index + 1)
@@ -217,6 +220,7 @@ class FakeReplicator:
         control: bool = False,
         urgent: bool = True,
         early: bool = False,
+        new_file: bool = False,
     ) -> Sequence[Range]:
         if not self.accepting:
             raise NotLeader(self.leader)
@@ -228,7 +232,16 @@ class FakeReplicator:
         self.log.append(make_range(batch, 0, len(batch), **place))
         self.proposals.append(len(batch))
         self.urgencies.append((urgent, early))
+        if new_file:
+            assert self.file_ready
+            self.files.append(first)
         return self.log.ranges[-1:]
+
+    def is_in_last_file(self, index: int) -> bool:
+        return index >= self.files[-1]
+
+    def prepare_file(self) -> bool:
+        return self.file_ready
 
     def take(self, now_ns: int) -> ReplicaOutput:
         if self.commit_at_once and self.role is Role.LEADER:

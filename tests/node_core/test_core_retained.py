@@ -21,6 +21,7 @@ from ledgermq.node.replica.retention import retention_facts
 from ledgermq.node.replica.retention.pins import PINS_MAX, TTL_MS_MAX, PinBook, TooManyPins
 from ledgermq.node.replica.retention.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins
 from ledgermq.proto.control import SealRecord, TrimRecord
+from ledgermq.proto.names import STORAGE_TOPIC
 from ledgermq.proto.time_epochs import NO_EPOCHS
 from ledgermq.proto.types import GroupConfig, PeerProgress, Role
 from tests.node_core.core_fakes import Bench, MemoryQueues, handle
@@ -191,6 +192,24 @@ def test_file_is_sealed_only_when_its_successor_holds_a_committed_entry(tmp_path
     assert not book.files()[0].sealed
     machine.applied_index += 1
     assert [file.sealed for file in book.files()[:2]] == [True, False]
+    log.close()
+
+
+def test_records_about_files_alone_are_not_worth_a_seal(tmp_path: Path) -> None:
+    """What a seal leaves in the next file is no reason to end that file too; whatever else is applied there is."""
+    book, log = file_book(tmp_path)
+    machine: Any = book._machine
+    assert book.sealable() == log.end_index
+    before = log.end_index
+    log_material.append(log, 1, topic=STORAGE_TOPIC, new_file=True)
+    log_material.append(log, 2, topic=STORAGE_TOPIC)
+    for applied, wanted in ((before - 1, before - 1), (before, before), (log.end_index, before)):
+        machine.applied_index = applied
+        assert book.sealable() == wanted
+    log_material.append(log, 1)
+    assert book.sealable() == before, "it is not applied yet"
+    machine.applied_index = log.end_index
+    assert book.sealable() == log.end_index
     log.close()
 
 

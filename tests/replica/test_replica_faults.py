@@ -84,6 +84,48 @@ def test_a_divergent_tail_is_cut_and_replaced(trio: Trio, disks: Disks) -> None:
     assert all(ours[name] == theirs[name] for name in ours.keys() & theirs.keys())
 
 
+@pytest.mark.parametrize("further", [0, 3])
+def test_an_early_end_that_no_majority_has_is_cut(trio: Trio, disks: Disks, further: int) -> None:
+    """A leader ends a file, and is deposed before another one has the entry behind it: the next leader continues in the old file."""
+    old = trio.elect("n1")
+    trio.propose(old, messages(5))
+    trio.settle()
+    index = old.replica.end_index
+    trio.isolate("n1")
+    trio.propose(old, messages(1, mark="lost"), new_file=True)
+    trio.settle()
+    assert old.replica.is_in_last_file(index + 1) and not old.replica.is_in_last_file(index)
+    new = trio.elect("n2")
+    trio.propose(new, messages(2, mark="kept"))
+    if further:
+        trio.propose(new, messages(further, mark="kept"), new_file=True)
+    trio.heal()
+    trio.advance(300)
+    assert trio.agree(new.replica.end_index) and trio["n1"].replica.status().extra["truncations"] == 1
+    assert trio["n1"].log.pos_of(index + 1) < 4096 and trio["n1"].log.end_pos == new.log.end_pos
+    ours, theirs = content(disks["n1"], "n1"), content(disks["n2"], "n2")
+    assert all(ours[name] == theirs[name] for name in ours.keys() & theirs.keys())
+
+
+def test_a_follower_takes_an_early_end_when_its_next_file_is_made(trio: Trio) -> None:
+    """It answers meanwhile, and nobody waits for it."""
+    leader, jobs = trio.elect("n1"), []
+    trio.propose(leader, messages(2))
+    trio.settle()
+    follower = trio["n2"]
+    follower.log._data._submit = jobs.append
+    assert leader.replica.prepare_file()
+    trio.propose(leader, messages(1), new_file=True)
+    trio.settle()
+    trio.advance(500)
+    end, term = leader.replica.end_index, leader.replica.term
+    assert (leader.replica.commit_index, trio["n3"].log.end_index, follower.log.end_index) == (end, end, end - 1)
+    assert follower.replica.status().extra["refused-disk-full"] > 0 and len(jobs) == 1
+    jobs.pop()()
+    trio.advance(500)
+    assert trio.agree(end) and (leader.replica.role, leader.replica.term) == (Role.LEADER, term)
+
+
 def test_committed_entries_are_never_cut(trio: Trio) -> None:
     """A leader whose log contradicts a committed entry is wrong: the follower stops permanently (I2, I3), and its log is not changed."""
     leader = trio.elect("n1")

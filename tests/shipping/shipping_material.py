@@ -78,10 +78,10 @@ class Replica:
         return {name: self.disk.read_file(f"{directory}/{name}") for name in self.disk.listdir(directory)}
 
 
-def append(store: GroupStore, count: int, *, term: int = 1, body_bytes: int = 100) -> list[Range]:
+def append(store: GroupStore, count: int, *, term: int = 1, body_bytes: int = 100, new_file: bool = False) -> list[Range]:
     first = store.log.end_index + 1
     batch = make_batch(count, body_bytes, first=first)
-    return store.log.append_leader(term, batch, np.arange(first, first + count), 1_700_000_000_500, HOST)
+    return store.log.append_leader(term, batch, np.arange(first, first + count), 1_700_000_000_500, HOST, new_file=new_file)
 
 
 def copy_to(store: GroupStore, ranges: Iterable[Range]) -> None:
@@ -122,13 +122,16 @@ def write_snapshot(store: GroupStore, applied: int) -> None:
     store.write_snapshot(value)
 
 
-def replicas(batches: Batches = STANDARD, nodes: Iterable[str] = NODES, *, committed: int | None = None) -> dict[str, Replica]:
-    """Replicas with equal logs, stopped cleanly. `committed` is recorded as committed (default: all entries)."""
+def replicas(
+    batches: Batches = STANDARD, nodes: Iterable[str] = NODES, *, committed: int | None = None, early: bool = False
+) -> dict[str, Replica]:
+    """Replicas with equal logs, stopped cleanly. `committed` is recorded as committed (default: all entries). `early`: each batch begins a
+    file."""
     made = {node: Replica(node) for node in nodes}
     stores = {node: replica.create() for node, replica in made.items()}
     first, *rest = stores.values()
     for count, term, body_bytes in batches:
-        ranges = append(first, count, term=term, body_bytes=body_bytes)
+        ranges = append(first, count, term=term, body_bytes=body_bytes, new_file=early)
         for store in rest:
             copy_to(store, ranges)
     for store in stores.values():

@@ -39,11 +39,11 @@ BEHIND = 4
 
 
 @cache
-def _group(behind: int, trimmed: bool) -> dict[str, Replica]:
+def _group(behind: int, trimmed: bool, early: bool) -> dict[str, Replica]:
     made = {node: Replica(node) for node in NODES}
     stores = {node: replica.create() for node, replica in made.items()}
     for count, term, body_bytes in ((5, 1, 100), (30, 2, 300), (20, 4, 100)):
-        ranges = append(stores["n2"], count, term=term, body_bytes=body_bytes)
+        ranges = append(stores["n2"], count, term=term, body_bytes=body_bytes, new_file=early)
         copy_to(stores["n3"], ranges)
         if stores["n1"].log.end_index < behind:
             copy_to(stores["n1"], ranges)
@@ -75,8 +75,9 @@ def keep_from_second_file(store: GroupStore) -> None:
     store.queues.trim(pos)
 
 
-def group(behind: int = BEHIND, *, trimmed: bool = True) -> dict[str, Replica]:
-    return copy.deepcopy(_group(behind, trimmed))
+def group(behind: int = BEHIND, *, trimmed: bool = True, early: bool = False) -> dict[str, Replica]:
+    """`early`: log files ended early."""
+    return copy.deepcopy(_group(behind, trimmed, early))
 
 
 def install(disk: Disk, *, source: str | None = "n2", floor_pos: int = 0, session: int = 7, now_ns: int = 0) -> Install:
@@ -111,10 +112,10 @@ def check(replica: Replica, like: Replica) -> None:
 
 @pytest.mark.parametrize("trimmed", [True, False])
 @pytest.mark.parametrize("behind", [-1, BEHIND])
-@pytest.mark.parametrize("loss", [0.0, 0.25])
-def test_a_replica_gets_the_log_it_lacks(behind: int, trimmed: bool, loss: float) -> None:
+@pytest.mark.parametrize(("loss", "early"), [(0.0, False), (0.25, False), (0.25, True)])
+def test_a_replica_gets_the_log_it_lacks(behind: int, trimmed: bool, loss: float, early: bool) -> None:
     """Left behind, or with nothing; of a whole and of a trimmed log; also over a wire that loses and reorders."""
-    replicas = group(behind, trimmed=trimmed)
+    replicas = group(behind, trimmed=trimmed, early=early)
     new = install(replicas["n1"].disk)
     outputs = run(Wire(1, loss=loss, delay_ms=(0, 30)), {node: replicas[node].shipper() for node in ("n2", "n3")}, {"n1": new})
     progress = outputs["n1"].progress

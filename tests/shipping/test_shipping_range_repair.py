@@ -74,10 +74,12 @@ def everything(disk: ForgetfulDisk) -> dict[str, bytes]:
     return {path: disk.read_file(path) for path in disk.files()}
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("loss", [0.0, 0.3])
-def test_a_range_is_put_back_byte_for_byte_while_the_log_is_appended_to(loss: float) -> None:
-    """Across a file's end, blank included; the owner keeps its files open, appends before, meanwhile and after, and reads it all."""
-    group = replicas()
+def test_a_range_is_put_back_byte_for_byte_while_the_log_is_appended_to(loss: float, early: bool) -> None:
+    """Across a file's end, early or not, blank included; the owner keeps its files open, appends before, meanwhile and after, and reads it
+    all."""
+    group = replicas(early=early)
     places = entry_places(group["n1"])
     across = next(at for at in range(1, len(places)) if places[at][0] // FILE_BYTES > places[at - 1][0] // FILE_BYTES)
     before = group["n1"].log_files()

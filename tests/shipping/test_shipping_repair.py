@@ -105,10 +105,11 @@ KINDS: dict[str, Damage] = {
 UNNOTICED = ("one byte of a chain CRC", "a body")
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_damage_is_repaired_from_a_peer(kind: str) -> None:
-    """The log is restored byte for byte and opens, and no hard state changed."""
-    group = replicas()
+def test_every_kind_of_damage_is_repaired_from_a_peer(kind: str, early: bool) -> None:
+    """The log is restored byte for byte and opens, and no hard state changed. Also if its files ended early."""
+    group = replicas(early=early)
     victim, peer = group["n1"], group["n2"]
     before = victim.log_files()
     hard = victim.disk.read_file(f"{log_of('n1')}/hardstate")

@@ -41,6 +41,6 @@ def test_a_root_that_is_not_that_of_the_entries_is_noticed(monkeypatch: pytest.M
 
 
 def test_groups_seal_files_under_faults() -> None:
-    """The kind does something: files are sealed, and leaders and processes change meanwhile."""
+    """The kind does something: files end early and are sealed, and leaders and processes change meanwhile."""
     ran = Case.drawn(1, 5000, SMALL, KINDS, Bug.NONE).run().result
-    assert ran.passed and ran.coverage["seals"] >= 3
+    assert ran.passed and ran.coverage["seals"] >= 3 and ran.coverage["early-ends"]

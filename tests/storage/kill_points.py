@@ -234,11 +234,11 @@ class Owner:
                     self.dispatch()
         self.dispatch()
 
-    def append(self, count: int, *, term: int = 1, body_bytes: int = 100) -> None:
+    def append(self, count: int, *, term: int = 1, body_bytes: int = 100, new_file: bool = False) -> None:
         first = self.log.end_index + 1
         batch = make_batch(count, body_bytes, first=first)
         try:
-            self.log.append_leader(term, batch, np.arange(first, first + count), 1_700_000_000_500, HOST)
+            self.log.append_leader(term, batch, np.arange(first, first + count), 1_700_000_000_500, HOST, new_file=new_file)
         finally:
             chains = [chain_crc_at(batch.data, int(start)) for start in batch.starts]
             self.promises.known |= {(first + at, chain) for at, chain in enumerate(chains)}

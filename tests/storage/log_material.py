@@ -76,10 +76,19 @@ def reopen(directory: Path, *, clean: bool, disk: Disk | None = None, identity: 
     return log
 
 
-def append(log: EntryLog, count: int, *, term: int = 1, body_bytes: int = 100, control: bool = False, topic: str = "t") -> None:
+def append(
+    log: EntryLog,
+    count: int,
+    *,
+    term: int = 1,
+    body_bytes: int = 100,
+    control: bool = False,
+    topic: str = "t",
+    new_file: bool = False,
+) -> None:
     first = log.end_index + 1
     batch = make_batch(count, body_bytes, first=first, topic=topic)
-    log.append_leader(term, batch, np.arange(first, first + count), 1_700_000_000_500, HOST, control=control)
+    log.append_leader(term, batch, np.arange(first, first + count), 1_700_000_000_500, HOST, control=control, new_file=new_file)
 
 
 def sync(log: EntryLog) -> None:

@@ -17,7 +17,19 @@ from ledgermq.storage.errors import BadRange, LogDamaged, LogFenced, NoSpace
 from ledgermq.storage.index_files import make_units
 from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.log_material import FILE_BYTES, HOST, append, content, log_bytes, make_batch, make_identity, new_log, reopen, sync
+from tests.storage.log_material import (
+    APPEND,
+    FILE_BYTES,
+    HOST,
+    append,
+    content,
+    log_bytes,
+    make_batch,
+    make_identity,
+    new_log,
+    reopen,
+    sync,
+)
 
 ENTRY_EXTRA = 48 + 91 + 1 + 7
 """What an entry of `make_batch` has besides its body: header, record, topic, properties."""
@@ -128,7 +140,6 @@ def misfits() -> list[tuple[str, Callable[[Range], Range]]]:
         ("chain", lambda entries: replace(entries, prev_chain=entries.prev_chain ^ 1)),
         ("term", lambda entries: replace(entries, term=0)),
         ("position", lambda entries: replace(entries, pos=entries.pos + 8)),
-        ("early roll", lambda entries: replace(entries, pos=FILE_BYTES)),
         ("two files on", lambda entries: replace(entries, pos=2 * FILE_BYTES)),
     ]
 
@@ -159,6 +170,68 @@ def test_a_range_that_skips_the_blank_is_refused(tmp_path: Path) -> None:
         follower.append_range(replace(leader.read(1, 1), pos=follower.end_pos))
     follower.append_range(leader.read(1, 1))
     assert follower.end_pos == leader.end_pos
+
+
+def test_a_file_may_end_early(tmp_path: Path) -> None:
+    """The blank is the rest of the file; a follower has the same bytes; an empty log begins no second file."""
+    leader, follower = new_log(tmp_path / "leader"), new_log(tmp_path / "follower")
+    append(leader, 2, new_file=True)
+    assert leader.pos_of(0) == 0
+    end = leader.end_pos
+    append(leader, 30, new_file=True)
+    assert leader.pos_of(2) == FILE_BYTES
+    blank = (-1).to_bytes(4, "big", signed=True) + (FILE_BYTES - end).to_bytes(4, "big")
+    assert log_bytes(tmp_path / "leader")[end:FILE_BYTES] == blank.ljust(FILE_BYTES - end, b"\0")
+    while follower.end_index < leader.end_index:
+        follower.append_range(leader.read(follower.end_index + 1, 1000))
+    assert log_bytes(tmp_path / "follower") == log_bytes(tmp_path / "leader")
+    check_whole(follower)
+
+
+def test_an_early_end_goes_with_what_began_the_next_file(tmp_path: Path) -> None:
+    """A new leader that has not seen it continues in the old file; a follower that has is cut back and follows."""
+    old, new, follower = (new_log(tmp_path / name) for name in ("old", "new", "follower"))
+    append(old, 2)
+    for log in (new, follower):
+        log.append_range(old.read(0, 1 << 20))
+    append(old, 3, new_file=True)
+    follower.append_range(old.read(2, 1 << 20))
+    sync(follower)
+    sync(follower)
+    append(new, 4, term=2)
+    follower.truncate_from(2)
+    assert follower.end_pos == new.pos_of(2)
+    follower.append_range(new.read(2, 1 << 20))
+    assert log_bytes(tmp_path / "follower") == log_bytes(tmp_path / "new").ljust(2 * FILE_BYTES, b"\0")
+    check_whole(follower)
+
+
+def test_an_early_end_waits_until_the_next_file_is_there(tmp_path: Path) -> None:
+    """To create a file takes as long as to write it, so neither a leader nor a follower waits for that in a turn."""
+    jobs: list[Callable[[], object]] = []
+
+    def waiting(name: str) -> EntryLog:
+        new_log(tmp_path / name).close()
+        log = EntryLog.open(RealDisk(), str(tmp_path / name), make_identity(), clean=True, submit=jobs.append, writer=APPEND.writer())
+        APPEND.logs[str(tmp_path / name)] = log
+        return log
+
+    leader, follower = waiting("leader"), waiting("follower")
+    append(leader, 1)
+    follower.append_range(leader.read(0, 1 << 20))
+    jobs.clear()
+    with pytest.raises(NoSpace, match="not there yet"):
+        append(leader, 1, new_file=True, control=True)
+    assert not leader.prepare_next() and leader.end_index == 0
+    jobs.pop()()
+    assert not jobs, "one file is made at a time"
+    append(leader, 1, new_file=True, control=True)
+    entries = leader.read(1, 1 << 20)
+    with pytest.raises(NoSpace, match="not there yet"):
+        follower.append_range(entries)
+    jobs.pop()()
+    follower.append_range(entries)
+    assert log_bytes(tmp_path / "follower") == log_bytes(tmp_path / "leader")
 
 
 def test_read_stops_at_bytes_terms_and_files(tmp_path: Path) -> None:
@@ -599,7 +672,7 @@ def test_random_histories_agree_with_a_model(tmp_path: Path) -> None:
             if act == "append":
                 term += chance.random() < 0.3
                 size, count = chance.choice([10, 100, 900, 3500]), chance.randint(1, 12)
-                append(log, count, term=term, body_bytes=size)
+                append(log, count, term=term, body_bytes=size, new_file=chance.random() < 0.1)
                 model += [(term, size)] * count
             elif act == "cut" and model:
                 at = chance.randrange(max(0, len(model) - 20), len(model))

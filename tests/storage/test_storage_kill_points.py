@@ -70,6 +70,19 @@ def roll(owner: Owner) -> None:
     owner.sync(idle=True)
 
 
+def early(owner: Owner) -> None:
+    """A file ends early behind durable entries, one behind others; that one is cut back over its blank, and the log goes on there."""
+    owner.open()
+    owner.append(1, new_file=True)
+    owner.sync()
+    owner.append(2)
+    owner.append(3, term=2, new_file=True)
+    owner.sync()
+    owner.truncate(owner.log.end_index - 2)
+    owner.append(2, term=3)
+    owner.sync(idle=True)
+
+
 def sync(owner: Owner) -> None:
     """Group commits with writes that arrive while they run, and marks that lag."""
     owner.open()
@@ -189,6 +202,7 @@ def nothing() -> tuple[ForgetfulDisk, Promises]:
 SCENARIOS: dict[str, tuple[Callable[[], tuple[ForgetfulDisk, Promises]], Act]] = {
     "append": (lambda: left_open(8), append),
     "roll": (lambda: stopped(8), roll),
+    "early": (lambda: left_open(8), early),
     "sync": (lambda: stopped(3), sync),
     "truncate": (lambda: left_open(20), truncate),
     "checkpoint": (lambda: stopped(3), checkpoint),

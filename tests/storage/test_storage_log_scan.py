@@ -237,20 +237,6 @@ def test_a_blank_that_no_file_follows_is_where_the_walk_stopped(log: Log) -> Non
     assert (walker.point, walker.blank_at, walker.problem) == (log.point(index), log.ends[index - 1], "")
 
 
-def test_an_entry_that_should_have_fitted_before_the_blank_is_damage(log: Log) -> None:
-    """The blank is then wrong, or the entry: a smaller one that belongs before it."""
-    index = firsts(log)[1]
-    size = len(log.entries[index].data)
-    pos = log.ends[index - 1]
-    room = SIZE - pos % SIZE
-    assert size + BLANK_BYTES > room
-    walker = Walker(files_of(log), log.point(index), verify=False)
-    walker.blank_at = pos
-    assert [walker._should_have_fitted(length) for length in (room - BLANK_BYTES, room - BLANK_BYTES + 1)] == [True, False]
-    walker.blank_at = None
-    assert not walker._should_have_fitted(1)
-
-
 @pytest.mark.parametrize("rest", [BLANK_BYTES, 30, HEADER_BYTES - 1, HEADER_BYTES])
 def test_bytes_too_few_for_an_entry_end_a_file(rest: int) -> None:
     """Zeros are the end of the log, a blank of another length and other bytes are damage."""

@@ -59,7 +59,7 @@ def check(scenario: str, *, through_map: bool, samples: int, stride: int) -> int
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("through_map", [False, True])
-@pytest.mark.parametrize("scenario", ["append", "roll", "sync", "truncate"])
+@pytest.mark.parametrize("scenario", ["append", "roll", "early", "sync", "truncate"])
 def test_any_subset_of_dirty_pages_survives(scenario: str, through_map: bool) -> None:
     """Whatever the medium holds, everything acknowledged is there, and what was not is there whole or not at all."""
     assert check(scenario, through_map=through_map, samples=2, stride=3) > 20

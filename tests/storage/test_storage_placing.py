@@ -5,11 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgermq.proto.layout import BLANK_MAGIC
 from ledgermq.proto.types import Range
-from ledgermq.storage.placing import BLANK_BYTES, is_placed, place
+from ledgermq.storage import placing
+from ledgermq.storage.placing import BLANK, BLANK_BYTES, is_placed, make_blank, place, whole_blank
 
 FILE_BYTES = 1000
 SIZES = st.lists(st.integers(139, FILE_BYTES - BLANK_BYTES), min_size=1, max_size=30)
@@ -45,10 +48,23 @@ def test_entries_lie_one_after_the_other_and_none_across_two_files(sizes: list[i
 
 @given(st.integers(139, 400), st.integers(0, FILE_BYTES - BLANK_BYTES))
 def test_a_range_that_skips_room_or_leaves_none_is_out_of_place(size: int, pos: int) -> None:
-    """A receiver accepts entries only at the position that the rule gives."""
+    """A receiver accepts entries at the position that the rule gives, or at the begin of the next file: the leader ended the file."""
     (expected,) = positions_of([size], pos)
-    for at in (pos, FILE_BYTES, 2 * FILE_BYTES):
-        assert is_placed(piece(at, [size]), pos, FILE_BYTES) == (at == expected)
+    for at in (pos, pos + 1, FILE_BYTES, 2 * FILE_BYTES):
+        assert is_placed(piece(at, [size]), pos, FILE_BYTES) == (at == expected or (at == FILE_BYTES and pos > 0))
+    assert not is_placed(piece(FILE_BYTES, [size, FILE_BYTES - size]), pos, FILE_BYTES)
+
+
+@pytest.mark.parametrize("length", [8, 9, 99, 100, 101, 2500])
+def test_a_long_blank_is_written_as_far_as_older_bytes_may_lie(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    """Where anything may lie, all of it is written, in pieces."""
+    monkeypatch.setattr(placing, "STALE_BYTES", 100)
+    monkeypatch.setattr(placing, "_PIECE_BYTES", 100)
+    whole = BLANK.pack(BLANK_MAGIC, length) + bytes(length - 8)
+    assert make_blank(length) == whole[:100]
+    pieces = list(whole_blank(7, length))
+    assert b"".join(data for _, data in pieces) == whole and max(len(data) for _, data in pieces) <= 100
+    assert [at for at, _ in pieces] == list(range(7, 7 + length, 100))
 
 
 def piece(pos: int, sizes: list[int]) -> Range:

@@ -68,7 +68,7 @@ class Life:
         count, size = self.chance.randint(1, 8), self.chance.choice([10, 200, 700, 3000])
         batch = make_batch(count, size, first=self.number)
         self.number += count
-        for entries in self.log.append_leader(self.term, batch, np.arange(count), 1, HOST):
+        for entries in self.log.append_leader(self.term, batch, np.arange(count), 1, HOST, new_file=self.chance.random() < 0.1):
             for index in range(entries.first_index, entries.last_index + 1):
                 self.seen.add((index, self.log.chain_at(index)))
 

@@ -7,17 +7,15 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from ledgermq.proto.entry_sealing import seal
 from ledgermq.storage import log_recovery
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import Damaged, LogFenced, Unusable
 from ledgermq.storage.log_decision import ROWS, Above, Act, Below, decide
 from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.log_material import FILE_BYTES, HOST, append, content, log_bytes, make_batch, make_identity, new_log, reopen, sync
+from tests.storage.log_material import FILE_BYTES, append, content, log_bytes, make_identity, new_log, reopen, sync
 
 pytestmark = pytest.mark.usefixtures("each_mode")
 
@@ -378,17 +376,42 @@ def test_only_one_empty_file_stays_behind_the_end(tmp_path: Path) -> None:
     assert log.report.removed_files > 3
 
 
-def test_an_entry_that_should_have_fitted_before_its_blank_is_torn(tmp_path: Path) -> None:
-    """A blank in front of an entry that had room is not what any writer does: the log ends before it."""
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("units", [False, True])
+def test_a_file_that_ended_early_is_recovered(tmp_path: Path, clean: bool, marked: bool, units: bool) -> None:
+    """Below and above the mark, and from the entries alone when the index is lost."""
     log = marked_log(tmp_path / "log", 3)
-    end, chain = log.end_pos, log.end_chain
+    append(log, 2, new_file=True)
+    if marked:
+        log.flush_mark()
+    assert (log.pos_of(3), log.end_index) == (FILE_BYTES, 4)
     log.close()
-    batch = make_batch(1)
-    seal(batch, first_index=3, term=1, pos=FILE_BYTES, queue_offsets=np.zeros(1, np.int64), store_ms=1, store_host=HOST, prev_chain=chain)
-    (tmp_path / "log/data" / f"{FILE_BYTES:020d}").write_bytes(bytes(batch.data).ljust(FILE_BYTES, b"\0"))
-    change(tmp_path / "log", end, b"\xff\xff\xff\xff" + (FILE_BYTES - end).to_bytes(4, "big"))
+    if not units:
+        for path in (tmp_path / "log/index").iterdir():
+            path.unlink()
+    before = log_bytes(tmp_path / "log")
+    log = reopen(tmp_path / "log", clean=clean)
+    assert log.fenced is None and (log.end_index, log.pos_of(3)) == (4, FILE_BYTES), log.report
+    assert log_bytes(tmp_path / "log") == before
+
+
+@pytest.mark.parametrize("lost", ["blank", "entry", "both"])
+def test_an_early_end_is_recovered_whole_or_not_at_all(tmp_path: Path, lost: str) -> None:
+    """Whichever of blank and entry a power cut loses, the log ends before the blank, and goes on in the same file."""
+    log = marked_log(tmp_path / "log", 3)
+    end = log.end_pos
+    append(log, 1, new_file=True)
+    log.close()
+    if lost != "entry":
+        change(tmp_path / "log", end, bytes(8))
+    if lost != "blank":
+        change(tmp_path / "log", FILE_BYTES, bytes(FILE_BYTES))
     log = reopen(tmp_path / "log", clean=False)
-    assert (log.report.row, log.end_index, log.end_pos) == ("garbage", 2, end)
+    assert log.fenced is None and (log.end_index, log.end_pos) == (2, end), log.report
+    assert not any(log_bytes(tmp_path / "log")[end:])
+    append(log, 1)
+    assert log.pos_of(3) == end
 
 
 def test_unfinished_files_are_removed(tmp_path: Path) -> None:

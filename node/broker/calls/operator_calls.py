@@ -79,6 +79,18 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
+class EndFile:
+    """End the log file being written, if it holds the committed entry `index`, so that it can be sealed; an audit marker of `user` begins
+    the next file. May be repeated. Answer: `Kept` once the marker is applied, or at once if the entry's file has ended. Refused with
+    `seal-refused` (`detail` says why), or with `seal-not-yet` while the next file is being made."""
+
+    token: Token
+    index: int
+    user: str = ""
+    """Empty if calls are not signed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trim:
     """Move the beginning of the log. The caller has decided what may be removed (`retention_rules.py`). Answer: `Kept`."""
 

@@ -37,6 +37,7 @@ from ledgermq.node.broker.calls.member_calls import (
 from ledgermq.node.broker.calls.operator_calls import (
     Configure,
     Configured,
+    EndFile,
     Kept,
     LettersSettled,
     Mark,
@@ -98,6 +99,7 @@ Call = (
     | CommitOffset
     | SyncLite
     | Seal
+    | EndFile
     | Trim
     | Mark
     | Peek
@@ -157,7 +159,8 @@ class Refused:
     appended), `in-sync-short` (an HA group has too few members in sync; nothing was appended; `detail` says what to do), `store-away` (a
     Receive or a dead letter for which only the object store has messages, and they have not come; nothing was appended; `detail` says why),
     `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why), `members-not-yet`
-    (likewise, but a later attempt can succeed), `time-epoch-refused` (likewise; `detail` says why no time epoch may begin).
+    (likewise, but a later attempt can succeed), `time-epoch-refused` (likewise; `detail` says why no time epoch may begin),
+    `seal-refused` (likewise; `detail` says why the log file cannot end), `seal-not-yet` (the next log file is being made).
 
     Of frames (nothing was appended): `unknown-producer` (never opened here, or silent for too long), `stale-epoch` (another client has
     opened the producer since), `sequence-gap` (an earlier message is missing), `partial-frame` (the frame's messages below `next_sequence`

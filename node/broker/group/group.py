@@ -38,7 +38,7 @@ from ledgermq.node.broker.calls.member_calls import (
     Returned,
     TimeEpochBegun,
 )
-from ledgermq.node.broker.calls.operator_calls import Kept
+from ledgermq.node.broker.calls.operator_calls import EndFile, Kept
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Pull
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
@@ -59,7 +59,7 @@ from ledgermq.node.broker.state.producers import Stored
 from ledgermq.node.broker.state.recent import Recent
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
-from ledgermq.proto.levels import MINIMUM_LEVEL, TIME_EPOCH_LEVEL
+from ledgermq.proto.levels import EARLY_END_LEVEL, MINIMUM_LEVEL, TIME_EPOCH_LEVEL
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.time_epochs import AHEAD_MS
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
@@ -300,8 +300,8 @@ class Group:
                 turn.done += self.memberships.take(call, serving=serving, members=self.machine.members)
             elif isinstance(call, RaiseLevel):
                 turn.done += self.memberships.take_level(call, serving=self.leader.serving, level=self.machine.level)
-            elif isinstance(call, BeginTimeEpoch):
-                turn.done += self.memberships.take_time_epoch(call, serving=self.leader.serving)
+            elif isinstance(call, BeginTimeEpoch | EndFile):
+                turn.done += self.memberships.take_record(call, serving=self.leader.serving)
             elif isinstance(call, Returned):
                 self.memberships.on_returned(call)
             elif isinstance(call, Appointed):
@@ -471,12 +471,13 @@ class Group:
         urgent: bool = True,
         early: bool = False,
         time_epoch: bool = False,
+        new_file: bool = False,
     ) -> tuple[Assignment, Sequence[Range]] | None:
         """Returns the batch's places and the ranges it became, or None as `_append` does. The log owns the batch's bytes from now on."""
         place = (self._sequencer.assign_time_epoch if time_epoch else self._sequencer.assign)(batch, turn.now_ms)
         try:
-            where = (place.queue_offsets, place.store_ms)
-            ranges = self.replicator.propose(turn.now_ns, batch, *where, control=control_only, urgent=urgent, early=early)
+            what = (turn.now_ns, batch, place.queue_offsets, place.store_ms)
+            ranges = self.replicator.propose(*what, control=control_only, urgent=urgent, early=early, new_file=new_file)
         except LogFull:
             self.log_full += 1
             turn.full = control_only
@@ -601,6 +602,9 @@ class Group:
             if isinstance(request, BeginTimeEpoch):
                 appended |= self._begin_time_epoch(turn, request)
                 continue
+            if isinstance(request, EndFile):
+                appended |= self._end_file(turn, request)
+                continue
             outcome = self._objection_to(request) or self._append_members(turn, request.change)
             if outcome is not None:
                 turn.done += self.memberships.refused(request, outcome)
@@ -705,6 +709,36 @@ class Group:
         if self.machine.timers.former is not None:
             return f"broker group {self.group} still moves delayed messages of before its last time epoch; try again later"
         return ""
+
+    def _end_file(self, turn: _Turn, call: EndFile) -> bool:
+        """Begin a new log file behind an entry, unless one has begun; True if this call appended the marker with which it begins."""
+        refused = self._why_no_end(call)
+        if refused is None and not self.replicator.is_in_last_file(call.index):
+            turn.done.append(Done(call.token, Kept()))
+            return False
+        if refused is None and not self.replicator.prepare_file():
+            refused = Refused("seal-not-yet", detail="the next log file is being made; ask again")
+        index = self.replicator.end_index + 1
+        if refused is None:
+            batch = encode_entries([control.draft(control.AuditRecord(call.user or "seal"), turn.now_ms)])
+            if self._append_batch(turn, batch, control_only=True, new_file=True) is None:
+                refused = Refused("disk-full" if self.replicator.accepting else "not-leader", self.replicator.leader)
+        if refused is not None:
+            turn.done.append(Done(call.token, refused))
+            return False
+        self.leader.await_entry(index, call.token, Kept())
+        return True
+
+    def _why_no_end(self, call: EndFile) -> Refused | None:
+        """Why the file with an entry cannot end now, whatever file is being written; None if it can."""
+        if self._level_at_end < EARLY_END_LEVEL:
+            what = f"broker group {self.group} has feature level {self._level_at_end}, and a file that is not full is sealed from level"
+            why = f"{what} {EARLY_END_LEVEL} on: run `ledgermq upgrade finish` when all nodes run this version"
+            return Refused("seal-refused", detail=why)
+        if not 0 <= call.index <= self.machine.applied_index:
+            return Refused("seal-refused", detail=f"broker group {self.group} has no entry {call.index}")
+        # It costs the rest of a file.
+        return Refused("disk-full") if self.writes_refused else None
 
     # Applying
 

@@ -1,5 +1,6 @@
 """Changes of the members of a broker group: those that operators request, and those that a leader makes for a node that lost its directory;
-raises of its feature level, which depend on the members; and requests for a time epoch, which also become one record each.
+raises of its feature level, which depend on the members; and requests for a time epoch or the early end of a log file, which also become
+one record each.
 
 The Raft core decides what is allowed and appends it (`raft/membership.py`); this module keeps the requests and answers the callers. A node
 that comes back with another, empty directory becomes a learner with that directory, and a voter again once it has caught up. The leader
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, ChangeMembers, GroupMembers, MembersChanged, RaiseLevel, Returned
-from ledgermq.node.broker.calls.operator_calls import Kept
+from ledgermq.node.broker.calls.operator_calls import EndFile, Kept
 from ledgermq.node.broker.calls.outcome import Done, Refused
 from ledgermq.node.broker.ports import Replicator
 from ledgermq.node.broker.state.member_forms import from_raft
@@ -42,12 +43,15 @@ class MemberRequest:
     """Of a node that is to be added."""
 
 
+Request = MemberRequest | RaiseLevel | BeginTimeEpoch | EndFile
+
+
 class Memberships:
     """Pending member changes of one replica. Used only by the group's turns."""
 
     def __init__(self, replicator: Replicator) -> None:
         self._replicator = replicator
-        self._asked: list[MemberRequest | RaiseLevel | BeginTimeEpoch] = []
+        self._asked: list[Request] = []
         self._owed: list[MemberRequest] = []
         self._returned: dict[str, str] = {}
         """Node → the directory with which it came back; bounded by the number of nodes."""
@@ -79,8 +83,8 @@ class Memberships:
         self._asked.append(call)
         return []
 
-    def take_time_epoch(self, call: BeginTimeEpoch, *, serving: bool) -> list[Done]:
-        """Accept a request for a time epoch. Returns the answer that needs no record."""
+    def take_record(self, call: BeginTimeEpoch | EndFile, *, serving: bool) -> list[Done]:
+        """Accept a request for a time epoch or the end of a file. Returns the answer that needs no record."""
         if not serving:
             return [Done(call.token, Refused("not-leader", self._replicator.leader))]
         self._asked.append(call)
@@ -116,7 +120,7 @@ class Memberships:
         """Remember a node that came back, on every replica: the next leader needs it too."""
         self._returned[call.node] = call.incarnation
 
-    def due(self, now_ns: int) -> MemberRequest | RaiseLevel | BeginTimeEpoch | None:
+    def due(self, now_ns: int) -> Request | None:
         """The next change to try, on a leader that serves or that is a master; None if there is none now. Requested changes are tried once,
         the leader's own ones repeatedly."""
         if self._asked:

@@ -34,7 +34,7 @@ from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
 from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.proofs.checkpoints import METHODS as PROOF_METHODS
-from ledgermq.node.frontend.proofs.checkpoints import Checkpoints
+from ledgermq.node.frontend.proofs.checkpoints import SEAL_METHOD, Checkpoints
 from ledgermq.node.frontend.routing.known_groups import broker_groups
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.node.frontend.security.admin_guard import caller
@@ -471,6 +471,11 @@ class AdminService:
         return await self._checkpoints.prove_consistency(request)
 
     @_answered
+    async def SealNow(self, request: Any, context: ServerCall) -> admin_pb2.SealNowResponse:
+        await self._require_broker_group(request.broker_group)
+        return await self._checkpoints.seal(request, caller())
+
+    @_answered
     async def ListCheckpointKeys(self, request: Any, context: ServerCall) -> admin_pb2.ListCheckpointKeysResponse:
         return await self._checkpoints.keys()
 
@@ -522,6 +527,9 @@ class AdminService:
             return [self._node_details.here(admin_pb2.DescribeNodeRequest.FromString(request)).SerializeToString()]
         if method in PROOF_METHODS:
             return [await self._checkpoints.execute(method, request)]
+        if method == SEAL_METHOD:
+            wanted = peer_pb2.GroupSeal.FromString(request)
+            return [(await self._checkpoints.seal_here(group, wanted)).SerializeToString()]
         if method == STORAGE_METHOD:
             return [await self._storage.answer(request)]
         if method == WHY_METHOD:

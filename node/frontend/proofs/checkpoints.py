@@ -1,4 +1,5 @@
-"""Checkpoints of the log trees of this node's replicas, and proofs of entries and of continuity that lead to them (docs/proof.md).
+"""Checkpoints of the log trees of this node's replicas, proofs of entries and of continuity that lead to them (docs/proof.md), and the
+request that a log be sealed before its file is full.
 
 A checkpoint says what this node has applied, and carries its signature. A proof needs no trust in the node: it is checked against a
 checkpoint by `ledgermq verify-proof`. Nothing is proven of entries that are in no sealed file yet, of trimmed entries, and of entries from
@@ -14,7 +15,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.broker.calls.outcome import CallRefused
+from ledgermq.node.broker.calls.operator_calls import EndFile
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.state.file_tree import leaf_of
 from ledgermq.node.controller.signing_keys import signs_with
 from ledgermq.node.frontend.proofs.signing_key import SigningKey, key_of
@@ -26,9 +28,10 @@ from ledgermq.node.replica.peers.links import Link
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto import peer_pb2
 from ledgermq.proto.levels import TREE_LEVEL
 from ledgermq.proto.log_tree import FileLeaf, consistency_path, inclusion_path, tree_root
-from ledgermq.proto.signed_notes import Checkpoint, LogName, Note, format_note, sign
+from ledgermq.proto.signed_notes import Checkpoint, LogName, Note, format_note, parse_note, sign
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.storage.entry_proof import EntryProof, prove_entry
 from ledgermq.storage.errors import LogDamaged
@@ -38,6 +41,8 @@ METHOD = "ledgermq.v1.Admin/GetCheckpoint"
 PROVE_METHOD = "ledgermq.v1.Admin/ProveEntry"
 CONTINUE_METHOD = "ledgermq.v1.Admin/ProveConsistency"
 METHODS = (METHOD, PROVE_METHOD, CONTINUE_METHOD)
+SEAL_METHOD = "ledgermq.v1.Admin/SealNow"
+LEADER_WITHIN_S = 5.0
 PEER_WITHIN_S = 3.0
 PROOF_WITHIN_S = 10.0
 """A proof reads a whole log file."""
@@ -220,6 +225,55 @@ class Checkpoints:
             raise _trimmed(index)
         return proof
 
+    # -- sealing now
+
+    async def seal(self, request: pb.SealNowRequest, user: str) -> pb.SealNowResponse:
+        """Have a broker group's log sealed, from any node. Raises LedgerError."""
+        wanted = peer_pb2.GroupSeal(user=user, through=request.through if request.HasField("through") else None)
+        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
+        group, data = request.broker_group, wanted.SerializeToString()
+        try:
+            responses = await self._forwarder.submit(group, SEAL_METHOD, {}, data, deadline, repeatable=True)
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        answer = pb.SealNowResponse.FromString(responses[0])
+        if answer.status.code != Code.OK:
+            raise fail(answer.status.code, answer.status.message)
+        return answer
+
+    async def seal_here(self, group: str, wanted: peer_pb2.GroupSeal) -> pb.SealNowResponse:
+        """Have the log of a broker group sealed that this node leads. The status carries a refusal that no other node would change; raises
+        CallRefused otherwise."""
+        through = wanted.through if wanted.HasField("through") else await self._engine.run(group, lambda running: running.files.sealable())
+        outcome = await self._engine.call(group, EndFile(self._engine.new_token(), through, wanted.user))
+        if isinstance(outcome, Refused) and outcome.reason == "seal-refused":
+            error = refused(outcome.reason, outcome.detail)
+            return pb.SealNowResponse(status=pb.Status(code=int(error.code), message=error.message))
+        answer = pb.SealNowResponse(status=pb.Status(code=int(Code.OK)), through=through)
+        if isinstance(outcome, Refused):
+            if outcome.reason != "seal-not-yet":
+                raise CallRefused(outcome)
+            answer.waits_for = outcome.detail
+            return answer
+        voters, answer.size, answer.next_index = await self._engine.run(group, _tree_end)
+        if answer.next_index <= through:
+            answer.waits_for = f"a majority of the replicas to report the digest of the file with entry {through}"
+            return answer
+        sizes = await asyncio.gather(*(self._size_of(group, node) for node in voters))
+        signed, needed = sum(size >= answer.size for size in sizes), len(voters) // 2 + 1
+        if signed < needed:
+            answer.waits_for = f"{needed} of {len(voters)} replicas to sign a tree of {answer.size} files; {signed} do"
+        answer.done = signed >= needed
+        return answer
+
+    async def _size_of(self, group: str, node: str) -> int:
+        """How many files the log tree has that a node signs; 0 if it has none or does not answer."""
+        try:
+            answer = await self.checkpoint(pb.GetCheckpointRequest(broker_group=group, node=node))
+            return Checkpoint.parse(parse_note(answer.note).text).size
+        except (LedgerError, ValueError):
+            return 0
+
     def _hosted(self, group: str) -> str:
         if group not in self._engine.groups:
             raise fail(Code.BAD_REQUEST, f"this node has no replica of broker group {group!r}; ask a node that has one")
@@ -232,7 +286,8 @@ class Checkpoints:
             what = f"broker group {group} has no log tree, because its feature level is below {TREE_LEVEL}"
             raise fail(Code.NOT_FOUND, f"{what}; when all nodes run this release: ledgermq upgrade finish")
         if not tree.hashes:
-            raise fail(Code.NOT_FOUND, f"the log tree of broker group {group} has no file yet; it gets one when the first log file is full")
+            what = f"the log tree of broker group {group} has no file yet; it gets one when the first log file is full"
+            raise fail(Code.NOT_FOUND, f"{what}, or by: ledgermq seal {group}")
         if not 0 <= size <= len(tree.hashes):
             what = f"this node knows a log tree of {len(tree.hashes)} files, not of {size}"
             raise fail(Code.NOT_FOUND, f"{what}; try again, or ask another node")
@@ -249,6 +304,13 @@ def _tree_of(running: OpenReplica) -> _Tree | None:
     return None if tree is None else _Tree(running.store.identity.log_id, list(tree.hashes))
 
 
+def _tree_end(running: OpenReplica) -> tuple[tuple[str, ...], int, int]:
+    """The voters, the number of files of the log tree, and the first entry behind it."""
+    machine, tree = running.machine, running.machine.retained.tree
+    voters = () if machine.members is None else machine.members.voters
+    return (voters, 0, 0) if tree is None else (voters, len(tree.hashes), tree.next_index)
+
+
 def _place_of(running: OpenReplica, index: int) -> _Place:
     """The sealed file of an entry. Raises LedgerError."""
     retained, tree = running.machine.retained, _tree_of(running)
@@ -262,7 +324,8 @@ def _place_of(running: OpenReplica, index: int) -> _Place:
         raise fail(Code.NOT_FOUND, f"{what}: its file was full before the feature level was raised")
     number = None if seal is None or retained.tree is None else retained.tree.number_of(seal, retained.seals.values())
     if tree is None or seal is None or number is None:
-        raise fail(Code.NOT_FOUND, f"entry {index} is in no sealed log file yet; try again when its file is full, and seconds older")
+        what = f"entry {index} is in no sealed log file yet; try again when its file is full, and seconds older"
+        raise fail(Code.NOT_FOUND, f"{what}, or seal it now: ledgermq seal {running.store.identity.group}")
     return _Place(tree, number, leaf_of(seal), running.reader)
 
 

@@ -310,12 +310,13 @@ class RaftReplica:
         control: bool = False,
         urgent: bool = True,
         early: bool = False,
+        new_file: bool = False,
     ) -> Sequence[Range]:
         if self.fenced is not None:
             raise Fenced(self.fenced)
         if not self.core.accepting:
             raise NotLeader(self.leader if self.handover is None else self.handover.to)
-        return self._append_own(now_ns, batch, queue_offsets, store_ms, control=control, urgent=urgent, early=early)
+        return self._append_own(now_ns, batch, queue_offsets, store_ms, control=control, urgent=urgent, early=early, new_file=new_file)
 
     def _append_own(
         self,
@@ -327,13 +328,15 @@ class RaftReplica:
         control: bool,
         urgent: bool = True,
         early: bool = False,
+        new_file: bool = False,
         members: Members | None = None,
     ) -> Sequence[Range]:
         writes = self.core.take_writes()
         if writes is not NO_WRITES:
             self._carry_out(writes, None)
         try:
-            ranges = self.log.append_leader(self._election.term, batch, queue_offsets, store_ms, self._store_host, control=control)
+            where = (queue_offsets, store_ms, self._store_host)
+            ranges = self.log.append_leader(self._election.term, batch, *where, control=control, new_file=new_file)
         except NoSpace as error:
             raise LogFull(str(error)) from error
         except DISK_FAILURES as failure:
@@ -347,6 +350,17 @@ class RaftReplica:
             self._hot_tail.pushable(entries)
             self._travelling = entries, extent
         return ranges
+
+    def is_in_last_file(self, index: int) -> bool:
+        with reading():
+            return self.log.is_in_last_file(index)
+
+    def prepare_file(self) -> bool:
+        self._refuse_when_fenced()
+        try:
+            return self.log.prepare_next()
+        except DISK_FAILURES as failure:
+            self._fence_for("the next log file could not be made", failure)
 
     @property
     def members(self) -> Members:

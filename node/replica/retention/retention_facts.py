@@ -15,7 +15,9 @@ from ledgermq.node.broker.state.machine import Machine, last_store_ms
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
 from ledgermq.node.replica.retention.retention_rules import FOLLOWER, OBSERVER, LogFile, Pin
 from ledgermq.proto import units
-from ledgermq.proto.names import HALF_TOPIC
+from ledgermq.proto.layout import record_columns
+from ledgermq.proto.names import HALF_TOPIC, STORAGE_TOPIC
+from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import PeerProgress
 from ledgermq.storage.entry_log import EntryLog
 
@@ -103,6 +105,18 @@ class FileBook:
         if sealed:
             self._sealed[base] = file
         return file
+
+    def sealable(self) -> int:
+        """The last entry that is worth a seal: the last applied one, unless the file being written has nothing but records about files,
+        such as those that a seal leaves. Then it is the last one before that file, so that a seal is not the reason for the next one."""
+        log, last = self._log, self._machine.applied_index
+        first = index = first_at(log, self._machine.begin_index, log.end_pos - log.end_pos % self._size)
+        while index <= last:
+            entries = cut(log.read(index, 1 << 20), last)
+            if set(record_columns(entries).topics) != {STORAGE_TOPIC}:
+                return last
+            index = entries.last_index + 1
+        return min(last, first - 1)
 
     @property
     def end_pos(self) -> int:

@@ -19,11 +19,11 @@ from ledgermq.proto.layout import HEADER_BYTES, STORE_MS_AT
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, LogDamaged, UnknownFormat
-from ledgermq.storage.file_digest import CHUNK_BYTES, read_chunks
+from ledgermq.storage.file_digest import read_chunks
 from ledgermq.storage.log_scan import ENTRY_HEAD, Point
 from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
 from ledgermq.storage.mapped_files import file_name, parse_name
-from ledgermq.storage.placing import make_blank
+from ledgermq.storage.placing import whole_blank
 
 SCRUB_FILE = "scrub"
 NOTE_VERSION = 1
@@ -185,9 +185,8 @@ class Scrubber:
         base = end - self._source.facts().data_file_bytes
         file = self._disk.open(self._path(base))
         try:
-            wanted = make_blank(end - start)
-            for at in range(0, len(wanted), CHUNK_BYTES):
-                if file.pread(start - base + at, min(CHUNK_BYTES, len(wanted) - at)) != wanted[at : at + CHUNK_BYTES]:
+            for pos, wanted in whole_blank(start, end - start):
+                if file.pread(pos - base, len(wanted)) != wanted:
                     raise LogDamaged(f"the blank in {self._path(base)}, from byte {start - base} on, is not as it was written")
         finally:
             file.close()

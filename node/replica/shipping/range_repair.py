@@ -35,7 +35,7 @@ from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError
 from ledgermq.storage.log_scan import Point, is_place
 from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
-from ledgermq.storage.placing import make_blank
+from ledgermq.storage.placing import whole_blank
 from ledgermq.storage.repair_log import note
 from ledgermq.storage.stretch import Stretch
 
@@ -351,7 +351,8 @@ class RangeRepair(PeerFetch):
         at = self._start
         for entries in self._pieces:
             if entries.pos != at.pos:
-                self._stretch.put(at.pos, make_blank(entries.pos - at.pos))
+                for pos, data in whole_blank(at.pos, entries.pos - at.pos):
+                    self._stretch.put(pos, data)
             self._stretch.put(entries.pos, entries.data)
             at = Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
         self._stretch.sync()
