@@ -57,7 +57,8 @@ LATE_S = 0.001
 """If the event loop takes a result later than this, it is busy with other work."""
 REST_FACTOR = 20
 """Reading pauses for this many times the delay of the loop."""
-REST_MAX_S = 1.0
+REST_MAX_S = 0.1
+"""So an overloaded node still gives some 10 MiB a second: an audit of it ends."""
 _MS = 1000
 _ZEROS = bytes(PIECE_BYTES)
 
