@@ -64,7 +64,7 @@ def begin_time_epoch(connection: Connection, group: str, yes: bool, as_json: boo
     store time. Behind this command, what was stored before counts as stored now: it goes by age within the retention time, and delayed
     messages that wait come at their time. What was delivered early stays delivered. Set the clocks right first.
 
-    
+    \b
     Examples:
       ledgermq begin-time-epoch g1
       ledgermq begin-time-epoch g1 --yes --json

@@ -56,7 +56,7 @@ def seal(connection: Connection, group: str, as_json: bool) -> None:
     Only a whole log file is sealed. The newest one ends early, and the rest of it stays empty: each seal costs up to one log file of disk
     on every replica, until retention removes it. Where nothing was stored since the last seal, no file ends.
 
-    
+    \b
     Examples:
       ledgermq seal g1
       ledgermq seal g1 --timeout 1m --json
