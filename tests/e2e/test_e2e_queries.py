@@ -74,7 +74,7 @@ def test_what_was_sent_is_found_by_key_id_and_time_on_every_node(cluster: LocalC
     assert {copy["state"] for copy in detail["replicas"]} == {"present"}
     for name in ("position", "size", "index", "term", "chain_crc", "sha256"):
         assert len({copy[name] for copy in detail["replicas"]}) == 1, name
-    assert detail["consumption"] == [{"namespace": "", "group": "reader", "state": "acknowledged", "attempt": None, "client": None}]
+    assert detail["consumption"] == [{"namespace": "", "group": "reader", "state": "done", "attempt": None, "client": None}]
     for copy in detail["replicas"]:
         data = (cluster.data(copy["node"]) / copy["file"]).read_bytes()
         inside = copy["position"] % len(data)
