@@ -188,6 +188,21 @@ def test_a_file_may_end_early(tmp_path: Path) -> None:
     check_whole(follower)
 
 
+def test_which_entries_are_in_the_file_being_written(tmp_path: Path) -> None:
+    """All up to an early end are not; the first one behind it is; what was trimmed is in no file."""
+    log = new_log(tmp_path)
+    append(log, 2)
+    assert [log.is_in_last_file(index) for index in range(2)] == [True, True]
+    append(log, 2, new_file=True)
+    assert [log.is_in_last_file(index) for index in range(4)] == [False, False, True, True]
+    append(log, 1, new_file=True)
+    sync(log)
+    log.trim(2)
+    assert [log.is_in_last_file(index) for index in range(5)] == [False, False, False, False, True]
+    log.trim(4)
+    assert [log.is_in_last_file(index) for index in range(5)] == [False, False, False, False, True]
+
+
 def test_an_early_end_goes_with_what_began_the_next_file(tmp_path: Path) -> None:
     """A new leader that has not seen it continues in the old file; a follower that has is cut back and follows."""
     old, new, follower = (new_log(tmp_path / name) for name in ("old", "new", "follower"))
