@@ -82,6 +82,7 @@ FORBIDDEN_OURS: dict[str, set[str]] = {
 }
 
 PURE = {"asyncio", "time", "random", "os", "mmap", "socket", "threading", "logging", "grpc"}
+HOSTING_CORE = {"hosting", "running", "range_repairs", "batch_gate"}
 BANNED_STDLIB: dict[str, set[str]] = {
     "proto": PURE - {"grpc"},
     # Reads the switch of the compiled kernels, once.
@@ -93,6 +94,8 @@ BANNED_STDLIB: dict[str, set[str]] = {
     },
     "storage": {"asyncio", "grpc", "random", "socket"},
     "node": {"mmap"},
+    # What the simulator runs: time and work beside the turns come in from outside (node/replica/hosting/ports.py).
+    **{f"node.replica.hosting.{core}": PURE | {"concurrent.futures.ThreadPoolExecutor"} for core in HOSTING_CORE},
     "client": {"mmap"},
     "sim": {"asyncio", "grpc", "threading", "mmap", "socket"},
     "audit": {"asyncio", "threading"},
@@ -166,8 +169,8 @@ def wrong_imports(name: str, path: Path, tree: ast.Module) -> Iterator[str]:
         ours = target.removeprefix("ledgermq.")
         if head in PACKAGES:
             yield f"{where}: import ledgermq.{target}, not {target}"
-        if head in banned:
-            yield f"{where}: {name} may not import {head}"
+        if head in banned or target in banned:
+            yield f"{where}: {name} may not import {target}"
         if within(target, GRPC) and not within(name, KNOW_GRPC):
             yield f"{where}: {target} belongs to the gRPC server; a service sees only ServerCall (node/frontend/ports.py)"
         if head == CLI_LIBRARY and not is_commands(path):
@@ -194,6 +197,8 @@ def test_a_wrong_import_is_named() -> None:
     assert len(found) == 6, found
     found = list(wrong_imports("audit.wrong", ROOT / "audit/wrong.py", ast.parse("from ledgermq.proto import layout")))
     assert len(found) == 1, found
+    pool = ast.parse("from concurrent.futures import Future, ThreadPoolExecutor")
+    assert len(list(wrong_imports("node.replica.hosting.running", ROOT / "node/wrong.py", pool))) == 1
     found = list(wrong_imports("node.frontend.wrong", ROOT / "node/wrong.py", ast.parse("import grpc.aio")))
     assert len(found) == 1 and "ServerCall" in found[0], found
     assert list(wrong_imports("elsewhere", ROOT / "elsewhere.py", ast.parse(""))) != []

@@ -129,7 +129,7 @@ class Driver:
     def crash(self) -> None:
         """Leave everything as it is."""
         self.keep()
-        self.group._keeper.shutdown()
+        self.group._executor.shutdown()
         self.group.indexer.abandon()
         self.group.store.abandon()
 
@@ -209,7 +209,7 @@ def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path
     assert again.machine.end("t", 0) == 20
     content = path.read_bytes()
     assert any(content[: 20 * 20]) and not any(content[20 * 20 :])
-    again._keeper.shutdown()
+    again._executor.shutdown()
     again.store.abandon()
 
 
@@ -310,7 +310,7 @@ def test_an_observer_whose_last_contact_waits_to_be_written_does_not_spin(
     now_ns = driver.now_ns + (60 * MS if busy else 20 * MS)
     release = threading.Event()
     if busy:
-        monkeypatch.setattr(driver.group, "_keeping", driver.group._keeper.submit(release.wait))
+        monkeypatch.setattr(driver.group, "_keeping", driver.group._executor.submit(release.wait))
     assert driver.group.turn(now_ns, 0, [], [], []).wake_at_ns > now_ns
     release.set()
     driver.crash()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ledgermq.node.broker.ports import Unreadable
@@ -159,7 +160,8 @@ def open_one(config: NodeConfig, group: BrokerGroup, disk: Disk, store: ObjectSt
     """Open one broker group; a failure leaves nothing open. Raises as `open_groups`."""
     opener = DirectoryOpener(config, group, disk, store)
     shipping_handler = ShippingThread(group.name, lambda: Shipper(group.name, config.node, disk, opener.root))
-    hosted = ReplicaHost(group.name, config.node, opener, shipping_handler)
+    executor = ThreadPoolExecutor(1, thread_name_prefix=f"life-{group.name}")
+    hosted = ReplicaHost(group.name, config.node, opener, shipping_handler, executor)
     try:
         hosted.open_first(time.monotonic_ns())
     except BaseException:

@@ -136,7 +136,6 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     lost = restore(store, machine, phases)
     if lost is not None:
         log.warning("consume queues were rebuilt from the log", group=group.name, reason=lost)
-    now_ns = time.monotonic_ns()
     admitted = store.read_vouched() or (not joins and _is_alone(config, group, store.disk))
     replica = RaftReplica(
         group.name,
@@ -152,7 +151,7 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
         store.log,
         store.hard_state,
         random.Random(),
-        now_ns,
+        time.monotonic_ns(),
         store_host=host_bytes(config.address.host, config.address.client_port),
         commit_index=_known_commit(store, machine),
         admitted=admitted,
@@ -161,8 +160,17 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     )
     _compare_members(config, group, replica.members)
     driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
-    index = _key_index(group, store)
-    opened = OpenReplica(store, machine, driven, index, now_ns, config.retention.reserve_bytes, _scrub_plan(config))
+    opened = OpenReplica(
+        store,
+        machine,
+        driven,
+        _key_index(group, store),
+        executor=ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.name}"),
+        clock_ns=time.monotonic_ns,
+        reserve_bytes=config.retention.reserve_bytes,
+        scrub=_scrub_plan(config),
+    )
+    opened.start()
     if config.tiered.url:
         # Nothing goes before the store was asked what it holds.
         opened.pins.store = Pin(STORE, 0, "the object store has not been asked yet")

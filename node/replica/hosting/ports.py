@@ -1,6 +1,14 @@
 """The ports between the parts that host a replica: the group that the engine turns, the opener of a directory, and the shipping handler.
 
 In a node, `ReplicaHost` is the group that the engine turns; tests use small fakes for the ports.
+
+`ReplicaHost` and `OpenReplica` run in a node and in the simulator, so they read no clock and start no thread. They get:
+
+* time: `now_ns` (monotonic) and `now_ms` (cluster time) of each turn, and `clock_ns` for the duration of work within one;
+* an executor (`concurrent.futures.Executor`) for work beside the turns, which runs one job at a time. A turn looks at the future of its job,
+  so the end of a job has no effect between turns, except that `wake` asks for the next turn;
+* the disk (`storage/disk.py:Disk`), through the store that an opener opens;
+* the network: packets are inputs and outputs of turns; those beside the turns leave by `ShippingHandler.send`.
 """
 
 from __future__ import annotations
