@@ -6,7 +6,7 @@ defect of the simulator, and `tests/sim/test_planted_bugs.py` fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -32,7 +32,7 @@ from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
-from ledgermq.node.replica.retention.retention_rules import LogFile
+from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.proto.entry_checking import BadEntry
@@ -54,14 +54,15 @@ from ledgermq.raft.policy import POLICIES, InSync, Peers, Policy, is_there
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import reached_by_majority
 from ledgermq.sim.disk import ForgetfulDisk, Inode
-from ledgermq.sim.keeping import Keeper
 from ledgermq.sim.operators import Upgrader
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.durability import SyncJob
 from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.file_digest import digest_and_root
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_recovery import Recovery
 from ledgermq.storage.log_scan import Point
+from ledgermq.storage.store import GroupStore
 
 
 class Bug(str, Enum):
@@ -431,26 +432,25 @@ class TrustsPayloads(RaftReplica):
         return True
 
 
-class KeepsTooMuch(Keeper):
+class KeepsTooMuch(OpenReplica):
     """Writes a snapshot of the applied state although the log up to there is not durable here."""
 
     def _may_be_kept(self, index: int) -> bool:
         return True
 
 
-class NoTree(Keeper):
+class CallsAllCovered(GroupStore):
+    """Treats what the log holds as covered by its snapshots."""
+
+    @property
+    def durable_snapshot_index(self) -> int:
+        return self.log.durable_index
+
+
+def digest_as_root(*given: Any) -> tuple[str, str]:
     """Reports the digest of a file as the root of its entries, as every other replica does."""
-
-    def sealed_files(self) -> Iterator[tuple[LogFile, str, str]]:
-        for file, sha256, _ in super().sealed_files():
-            yield file, sha256, sha256
-
-
-class TrimsWithoutSnapshot(Keeper):
-    """Treats the applied index as the index that a snapshot covers."""
-
-    def _snapshot_on_disk(self) -> int:
-        return self._machine.applied_index
+    sha256, _ = digest_and_root(*given)
+    return sha256, sha256
 
 
 # -- HA groups --------------------------------------------------------------------------------------------------------------------------
@@ -701,9 +701,16 @@ def log_type(bug: Bug) -> type[EntryLog]:
     return LOGS.get(bug, EntryLog)
 
 
-def keeper_type(bug: Bug) -> type[Keeper]:
-    keepers = {Bug.SNAPSHOT_ABOVE_DURABLE: KeepsTooMuch, Bug.TRIM_WITHOUT_SNAPSHOT: TrimsWithoutSnapshot, Bug.DIGEST_AS_ROOT: NoTree}
-    return keepers.get(bug, Keeper)
+def hosted_type(bug: Bug) -> type[OpenReplica]:
+    return KeepsTooMuch if bug is Bug.SNAPSHOT_ABOVE_DURABLE else OpenReplica
+
+
+def root_of(bug: Bug) -> Callable[..., tuple[str, str]]:
+    return digest_as_root if bug is Bug.DIGEST_AS_ROOT else digest_and_root
+
+
+def store_type(bug: Bug) -> type[GroupStore]:
+    return CallsAllCovered if bug is Bug.TRIM_WITHOUT_SNAPSHOT else GroupStore
 
 
 def install_type(bug: Bug) -> type[Install]:

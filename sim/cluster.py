@@ -1,7 +1,7 @@
 """One simulated cluster: virtual time, a heap of events, and the turns of its nodes.
 
 This module orders the events; `operated.py` says what operators ask for, `faults.py` plans faults, and `world.py` runs a whole run to its
-end. A node runs the product's code (`node.py` wires it, `keeping.py` does its work outside turns), `clients.py` defines clients. The
+end. A node runs the product's code (`node.py` and `process.py` wire it), `clients.py` defines clients. The
 invariants are checked after every step (`checkers.py`, `truth.py`) and over the clients' histories (`histories.py`).
 
 A node's turn follows the rules of its engine: it takes everything that has arrived, calls wait during a sync if the group says so, and the
@@ -15,7 +15,9 @@ import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
@@ -31,14 +33,15 @@ from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
 from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group.group import TurnOutput
-from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
-from ledgermq.node.replica.shipping.shipping_wire import is_shipping
+from ledgermq.node.replica.hosting.hosting import TAKE_AWAY
+from ledgermq.node.replica.hosting.ports import State
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import Appointment
-from ledgermq.raft.transfer import Cause
+from ledgermq.raft.transfer import Cause, LeaderChange
 from ledgermq.sim.acquaintance import Acquaintance
 from ledgermq.sim.appointing import Appointing
 from ledgermq.sim.bugs import Bug, cluster_clock_type, election
@@ -51,12 +54,12 @@ from ledgermq.sim.delayers import Delayer, Plans
 from ledgermq.sim.disk import Killed
 from ledgermq.sim.fifo_consumers import FifoConsumer, Groups
 from ledgermq.sim.histories import Histories
-from ledgermq.sim.keeping import Duty
 from ledgermq.sim.natives import NativeProducer, Ways
 from ledgermq.sim.network import MS, Network
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.operators import Operator, Upgrader
 from ledgermq.sim.outcome import TimelineEvent
+from ledgermq.sim.process import Process
 from ledgermq.sim.settings import FILE_BYTES, Settings
 from ledgermq.sim.starving import Starving
 from ledgermq.sim.stored import StoredMessages
@@ -64,7 +67,6 @@ from ledgermq.sim.timetable import Timetable
 from ledgermq.sim.transactors import Manners, Transactor
 from ledgermq.sim.truth import Truth
 from ledgermq.sim.wall_clocks import WallClocks
-from ledgermq.sim.workshop import Workshop
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 
 SECOND = 1000 * MS
@@ -75,7 +77,6 @@ BEGAN_NS = SECOND
 RECONCILE_NS = 100 * MS
 PASS_NS = MS
 """A node takes its turn at most this long after something arrived."""
-DUTY_NS = (MS, 20 * MS)
 TRANSACTORS = 2
 NATIVES = 2
 NATIVES_EVERY = 5
@@ -89,9 +90,10 @@ class Station:
 
     name: str
     medium: Medium
+    running: Process | None = None
+    """Its process."""
     life: Life | None = None
-    workshop: Workshop | None = None
-    """Set while the process runs."""
+    """The group while it is open in that process."""
     acquaintance: Acquaintance = field(default_factory=Acquaintance)
     members: frozenset[str] = frozenset()
     """The group's members as last named in its log."""
@@ -105,12 +107,10 @@ class Station:
     """When the scheduled timer event fires, 0 without one."""
     wake_ns: int = 0
     """When the node wants to take a turn."""
-    turning: bool = False
-    """Whether a turn is scheduled."""
 
     def process(self, world_ns: int) -> int:
         """Which process answers at this moment; 0: none."""
-        return self.lives if self.workshop is not None and world_ns >= self.paused_until else 0
+        return self.lives if self.running is not None and world_ns >= self.paused_until else 0
 
     def steady_ns(self, world_ns: int) -> int:
         return self.clock.at(world_ns)
@@ -181,7 +181,7 @@ class Cluster:
         self._order = 0
         self._digest = hashlib.sha256()
         self._token = 0
-        self._waiting: dict[int, tuple[Callable[[Answer], None], Life | None]] = {}
+        self._waiting: dict[int, tuple[Callable[[Answer], None], Process | None]] = {}
         """Clients' calls by token, and the process that accepted them."""
         self._asked_at = 0
         """How much was committed when deposed leaders were last asked."""
@@ -254,147 +254,104 @@ class Cluster:
     def start(self, name: str) -> None:
         """Start a node's next process from the content of its medium."""
         station = self.stations[name]
-        if station.workshop is not None:
+        if station.running is not None:
             return
-        station.workshop = Workshop(station.medium)
-        station.acquaintance.begin()
-        self._open(station)
-
-    def _open(self, station: Station) -> None:
-        """A process opens its group: at its start, and again after the group's files were repaired."""
-        name, workshop = station.name, station.workshop
-        assert station.life is None and workshop is not None
-        station.lives += 1
-        station.paused_until = self.now
         self.note("start", name)
+        station.acquaintance.begin()
+        station.paused_until = self.now
+        running = station.running = Process(
+            station.medium,
+            partial(self._live, station),
+            station.members,
+            self.chance,
+            lambda: station.clock.at(self.now),
+            partial(self._later, station),
+        )
+        running.host.connect(partial(self._turn_soon, station), partial(self._send, name))
+        if self._run(station, running, lambda: running.host.open_first(station.clock.at(self.now))):
+            self._watch(station, running)
+            self._turn_soon(station)
+
+    def _live(self, station: Station, executor: Executor) -> Life:
+        """A process opens its group: at its start, and again after the group's files were repaired or installed."""
+        station.lives += 1
+        chance = random.Random(self.chance.random())
+        life = station.medium.live(lambda: station.clock.at(self.now), chance, station.lives, self.truth, executor)
+        life.changed = partial(self._leader_changed, station.name)
+        if life.machine.applied_index >= 0:
+            self.coverage["starts-from-snapshot"] += 1
+            life.machine.export(station.medium.identity.log_id)
+        return life
+
+    def _run(self, station: Station, running: Process, work: Callable[[], None]) -> bool:
+        """Run code of a process; False if the process ended in it."""
         medium = station.medium
         try:
             with medium.working():
-                now_ns = station.clock.at(self.now)
-                station.life = medium.live(now_ns, random.Random(self.chance.random()), station.lives, self.truth)
+                work()
         except Killed:
-            self._killed_in_recovery(station)
-            return
-        except (OSError, StorageError) as error:
-            self._failed(station, error)
-            return
-        machine = station.life.machine
-        if machine.applied_index >= 0:
-            self.coverage["starts-from-snapshot"] += 1
-            self.truth.state(name, machine.applied_index, machine.export(medium.identity.log_id))
-        self.appointing.started(name)
-        self._turn_soon(station)
+            self._killed(station)
+        except (Fenced, LogFenced, OSError, StorageError) as error:
+            self._ended_by(station, error)
+        return station.running is running
 
-    def _killed_in_recovery(self, station: Station) -> None:
-        self.note("killed in recovery", station.name)
-        self._end(station, power=self.chance.random() < 0.5)
-        self.after(SECOND, self.start, station.name)
+    def _later(self, station: Station, process: Process, wait_ns: tuple[int, int], action: Callable[[], None]) -> None:
+        """A thread of the process takes up its next job."""
+        self.after(self.chance.randrange(*wait_ns), self._job, station, process, action)
 
-    def _failed(self, station: Station, error: Exception) -> None:
-        """The group cannot be opened or read. If its medium was damaged, it is repaired from peers. Otherwise the process ends, because a
-        sync failed (code 73) or the disk is full (74), and its supervisor restarts it."""
-        medium, workshop = station.medium, station.workshop
-        assert workshop is not None and station.life is None
-        self.note(f"failed: {error}", station.name)
-        try:
-            with medium.working():
-                mends = medium.harmed and workshop.mend(
-                    error, self._others(station), station.clock.at(self.now), self.chance.randrange(1 << 62)
-                )
-        except Killed:
-            self._killed_in_recovery(station)
+    def _job(self, station: Station, process: Process, action: Callable[[], None]) -> None:
+        if station.running is not process:
             return
-        except (OSError, StorageError) as again:
-            error, mends = again, False
-        if mends:
-            self.coverage["repairs"] += 1
-            self._work_soon(station)
-            return
-        if not (medium.sync_failed or isinstance(error, NoSpace) or medium.harmed):
-            raise Violation("I10", f"{station.name} cannot open its group: {error}") from error
-        self._end(station, power=False)
-        self.after(SECOND, self.start, station.name)
+        if self.now < station.paused_until:
+            self.after(station.paused_until - self.now, self._job, station, process, action)
+        else:
+            self._run(station, process, action)
 
-    def _others(self, station: Station, source: str = "") -> list[str]:
-        """The nodes that a node asks for bytes: the founders, the members last named in its log, and the node that told it to ask."""
-        return sorted({*self.settings.names, *station.members, source} - {station.name, ""})
-
-    def _install(self, station: Station, source: str, floor_pos: int) -> None:
-        """The log here ends before that of `source` begins, so it is installed as a whole."""
-        workshop = station.workshop
-        assert workshop is not None and station.life is None
-        self.note(f"left behind: the log is fetched, first from {source}", station.name)
-        try:
-            with station.medium.working():
-                workshop.install(
-                    source, floor_pos, self._others(station, source), station.clock.at(self.now), self.chance.randrange(1 << 62)
-                )
-        except Killed:
-            self._killed_in_recovery(station)
+    def _watch(self, station: Station, running: Process) -> None:
+        """Look at what became of the group in a turn."""
+        opened = running.opened
+        if opened is not station.life:
+            if station.life is not None:
+                self._bury(station)
+            station.life = opened
+            if opened is not None:
+                self.appointing.started(station.name)
+        former, state = running.state, running.host.state
+        if state is former:
             return
-        except (OSError, StorageError) as error:
-            self.note(f"failed: {error}", station.name)
-            self._end(station, power=False)
-            self.after(SECOND, self.start, station.name)
-            return
-        self.coverage["installs"] += 1
-        self._work_soon(station)
-
-    def _end(self, station: Station, *, power: bool) -> None:
-        """The process ends, whatever it was doing."""
-        if station.life is not None:
-            self._bury(station)
-        station.workshop = None
-        self.starving.ended(station.name)
-        station.medium.crash(self.chance if power else None)
-
-    def _work_soon(self, station: Station) -> None:
-        """The process's shipping thread has work."""
-        workshop = station.workshop
-        if workshop is not None and not workshop.turning and self.now >= station.paused_until:
-            workshop.turning = True
-            self.after(int(self.chance.random() * PASS_NS), self._work, station, workshop)
-
-    def _work(self, station: Station, workshop: Workshop) -> None:
-        """Run a node's shipping thread on what has arrived."""
-        workshop.turning = False
-        if station.workshop is not workshop or self.now < station.paused_until:
-            return
-        mending, told = workshop.rebuild is not None, workshop.refused
-        try:
-            with station.medium.working():
-                worked = workshop.turn(station.clock.at(self.now))
-        except Killed:
-            self._killed_in_recovery(station)
-            return
-        except (OSError, StorageError) as error:
-            if not mending:
-                raise
-            self.note(f"failed: {error}", station.name)
-            self._end(station, power=False)
-            self.after(SECOND, self.start, station.name)
-            return
-        if workshop.refused is not None and workshop.refused != told:
-            self.note(f"cannot be mended: {workshop.refused}", station.name)
-            self.coverage["repairs-refused"] += 1
-        self._send(station.name, worked.packets)
-        if worked.install_wanted is not None:
-            self._install(station, *worked.install_wanted)
-            return
-        if worked.finished:
-            self.note("mended", station.name)
+        running.state = state
+        rebuild = running.host.status().rebuild
+        reason = "" if rebuild is None else rebuild.reason
+        self.note(f"{state}: {reason}" if reason else str(state), station.name)
+        if TAKE_AWAY in reason:
+            self._ended_by(station, Diverged(reason))
+        elif state is State.RUNNING and former is not State.JOINING:
             station.medium.wounded = False
             self.coverage["mended"] += 1
-            self._open(station)
-        if worked.wake_at_ns >= 0:
-            delay = max(station.clock.when(worked.wake_at_ns) - self.now, MS // 10)
-            self.after(delay, self._work_soon, station)
+        elif state is State.REFUSED:
+            self.coverage["repairs-refused"] += 1
+        elif former is not State.REFUSED and state in (State.REPAIRING, State.INSTALLING):
+            self.coverage["repairs" if state is State.REPAIRING else "installs"] += 1
+
+    def _leader_changed(self, name: str, change: LeaderChange) -> None:
+        self.note(f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}", name)
+        self.coverage["leaders-by-transfer"] += change.leader == name and change.reason.cause is Cause.OPERATOR
+
+    def _end(self, station: Station, *, power: bool) -> None:
+        """The process ends, whatever it was doing, and all its connections with it."""
+        running, station.running = station.running, None
+        if station.life is not None:
+            self._bury(station)
+        for token in [token for token, (_, taken) in self._waiting.items() if taken is running]:
+            self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
+        self.starving.ended(station.name)
+        station.medium.crash(self.chance if power else None)
 
     def crash(self, name: str, *, power: bool) -> None:
         """End a process: with `power` a random subset of unsynced pages is lost, without it (SIGKILL) the cache survives. After the end of
         faults nothing crashes any more."""
         station = self.stations[name]
-        if station.workshop is None or self.healed:
+        if station.running is None or self.healed:
             return
         self.note("power cut" if power else "kill", name)
         if power and station.medium.disk.unsynced_pages():
@@ -402,17 +359,15 @@ class Cluster:
         self._end(station, power=power)
 
     def _bury(self, station: Station) -> None:
-        """The process is gone, and all its connections with it."""
+        """The group is no longer open."""
         life, station.life = station.life, None
         assert life is not None
         station.members = frozenset(life.replica.members.nodes)
         self.coverage["crashes"] += 1
-        self.coverage["files-trimmed"] += life.keeper.trimming.files_removed
+        self.coverage["files-trimmed"] += life.trimming.files_removed
         self.checkers.dies(station.name, life)
         self._reading = {token: read for token, read in self._reading.items() if read[1] is not life}
         self._nothing_gone(station.name, life)
-        for token in [token for token, (_, taken) in self._waiting.items() if taken is life]:
-            self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
 
     def pause(self, name: str, duration_ns: int) -> None:
         """Pause the process; packets wait for it."""
@@ -422,7 +377,6 @@ class Cluster:
         station.paused_until = self.now + duration_ns
         self.note(f"paused for {duration_ns // MS} ms", name)
         self.after(duration_ns, self._turn_soon, station)
-        self.after(duration_ns, self._work_soon, station)
 
     def suspend(self, name: str, duration_ns: int) -> None:
         """Suspend the machine: the process is paused, and its monotonic clock stands still."""
@@ -455,40 +409,44 @@ class Cluster:
         self.starving.hand(to, "read", [(sender, incarnation, packet)], self._take_in, self.stations[to])
 
     def _take_in(self, station: Station, came: Iterable[tuple[str, str, PeerPacket]]) -> None:
+        running = station.running
+        if running is None:
+            return
+        if station.life is not None:
+            station.acquaintance.named = station.life.replica.members.incarnations
         for sender, incarnation, packet in came:
-            if station.life is not None:
-                station.acquaintance.named = station.life.replica.members.incarnations
-            if station.workshop is not None and not station.acquaintance.hears(sender, incarnation) and not is_of_leader(packet):
+            if not station.acquaintance.hears(sender, incarnation) and not is_of_leader(packet):
                 self.coverage["packets-of-replaced-directories"] += 1
-            elif is_shipping(packet):
-                if station.workshop is not None:
-                    station.workshop.packets.append((sender, packet))
-                    self._work_soon(station)
-            elif station.life is not None:
-                station.life.packets.append((sender, packet))
+            else:
+                running.packets.append((sender, packet))
                 self._turn_soon(station)
 
-    def _synced(self, station: Station, life: Life, ticket: SyncTicket, early: OSError | bool | None) -> None:
+    def _synced(self, station: Station, running: Process, ticket: SyncTicket, early: OSError | bool | None) -> None:
         """The end of an fdatasync: `early` is its outcome if it took effect at its start, True if it takes effect now."""
-        if station.life is not life:
+        if station.running is not running:
             return
-        try:
-            with station.medium.working():
-                error = run_ticket(ticket) if early is True else early
-        except Killed:
-            self._killed(station)
+        outcome = [early]
+        if early is True and not self._run(station, running, lambda: outcome.append(run_ticket(ticket))):
             return
+        error = outcome[-1]
         assert not isinstance(error, bool)
-        life.syncing = False
-        life.synced.append((ticket, error))
+        running.syncing = False
+        running.synced.append((ticket, error))
         self._turn_soon(station)
+
+    def put(self, station: Station, call: Call) -> None:
+        """A call comes to the node's process, if one runs."""
+        if station.running is not None:
+            station.running.calls.append(call)
+            self._turn_soon(station)
 
     def _turn_soon(self, station: Station) -> None:
         """Something has arrived. A paused node takes it when it is resumed."""
-        if not station.turning and self.now >= station.paused_until:
-            station.turning = True
+        running = station.running
+        if running is not None and not running.turning and self.now >= station.paused_until:
+            running.turning = True
             # The engine is busy: everything that arrives in the meantime is taken together.
-            self.after(int(self.chance.random() * PASS_NS) + self.starving.wait_ns(station.name), self._turn, station)
+            self.after(int(self.chance.random() * PASS_NS) + self.starving.wait_ns(station.name), self._turn, station, running)
 
     def _timer(self, station: Station, at: int) -> None:
         if station.timer_ns != at:
@@ -505,71 +463,47 @@ class Cluster:
             station.timer_ns = at
             self.after(at - self.now, self._timer, station, at)
 
-    def _turn(self, station: Station) -> None:
+    def _turn(self, station: Station, running: Process) -> None:
         """Run a node's engine on what has arrived."""
-        station.turning = False
-        life = station.life
-        if life is None or self.now < station.paused_until:
+        running.turning = False
+        if station.running is not running or self.now < station.paused_until:
             return
         self._touched.append(station.name)
-        packets, life.packets = life.packets, []
-        synced, life.synced = life.synced, []
+        packets, running.packets = running.packets, []
+        synced, running.synced = running.synced, []
         calls: list[Call] = []
-        if life.calls and not (life.syncing and life.hold_calls):
-            calls, life.calls = life.calls, []
-        medium = station.medium
-        medium.busy = True
-        try:
-            now_ns = station.clock.at(self.now)
-            output = life.group.turn(now_ns, self.wall_clocks.now_ms(station.name, self.now), calls, packets, synced)
-            duty = life.keeper.after_turn(now_ns)
-            self._carry_out(station, life, output)
-        except Killed:
-            self._killed(station)
-            return
-        except (Fenced, LogFenced) as fenced:
-            self._fenced(station, fenced)
-            return
-        except Unreadable as unreadable:
-            self._unreadable(station, unreadable.failure)
-            return
-        finally:
-            medium.busy = False
-        behind, floor_pos = life.group.left_behind, life.log.end_pos
-        if behind is not None and behind[1] > life.log.end_index + 1:
-            self._end(station, power=False)
-            station.workshop = Workshop(medium)
-            self._install(station, behind[0], floor_pos)
-            return
-        if duty is not None:
-            self.after(self.chance.randrange(*DUTY_NS), self._duty, station, life, duty)
+        if running.calls and not (running.syncing and running.hold_calls):
+            calls, running.calls = running.calls, []
 
-    def _carry_out(self, station: Station, life: Life, output: TurnOutput) -> None:
-        life.hold_calls = output.hold_calls
+        def turn() -> None:
+            now_ms = self.wall_clocks.now_ms(station.name, self.now)
+            self._carry_out(station, running, running.host.turn(station.clock.at(self.now), now_ms, calls, packets, synced))
+
+        if self._run(station, running, turn):
+            self._watch(station, running)
+
+    def _carry_out(self, station: Station, running: Process, output: TurnOutput) -> None:
+        running.hold_calls = output.hold_calls
         name = station.name
         self._send(name, output.packets)
         if output.sync is not None:
             early = run_ticket(output.sync) if self.chance.random() < 0.5 else True
-            life.syncing = True
-            self.after(int(self.chance.uniform(*self._sync_ns(name))), self._synced, station, life, output.sync, early)
+            running.syncing = True
+            self.after(int(self.chance.uniform(*self._sync_ns(name))), self._synced, station, running, output.sync, early)
         for wish in output.ha_requests:
             self.appointing.wished(name, wish)
         for fetch in output.tier_fetches:
-            self.after(self.chance.randrange(*CALL_NS), self._fetched, station, life, fetch)
+            self.after(self.chance.randrange(*CALL_NS), self._fetched, station, running, fetch)
         for done in output.done:
             self._done(name, done)
-        for change in life.replica.take_changes():
-            self.note(f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}", name)
-            self.coverage["leaders-by-transfer"] += change.leader == name and change.reason.cause is Cause.OPERATOR
         station.wake_ns = station.clock.when(output.wake_at_ns)
         self._set_timer(station)
 
-    def _fetched(self, station: Station, life: Life, fetch: TierFetch) -> None:
+    def _fetched(self, station: Station, running: Process, fetch: TierFetch) -> None:
         """The object store answers."""
-        if station.life is life:
+        if station.running is running:
             self.coverage["fetches-failed" if self.now < self.store.away_until else "fetches"] += 1
-            life.calls.append(self.store.answer(fetch, self.now))
-            self._turn_soon(station)
+            self.put(station, self.store.answer(fetch, self.now))
 
     def _nothing_gone(self, name: str, life: Life) -> None:
         """Nothing was removed from the store, so no group passes over a message because it no longer exists."""
@@ -589,43 +523,28 @@ class Cluster:
             for delay in self.network.deliveries(name, to):
                 self.after(delay, self._deliver, name, incarnation, to, sent)
 
-    def _duty(self, station: Station, life: Life, duty: Duty) -> None:
-        """A file is written outside the turns."""
-        if station.life is not life:
-            return
-        try:
-            with station.medium.working():
-                duty()
-        except Killed:
-            self._killed(station)
-        except Fenced as fenced:
-            self._fenced(station, fenced)
-        else:
-            life.keeper.busy = False
-
     def _killed(self, station: Station) -> None:
         """The process ended in the middle of its own code, possibly by a power cut."""
-        self.crash(station.name, power=self.chance.random() < 0.5)
+        self.note("killed", station.name)
+        self._end(station, power=self.chance.random() < 0.5)
         self.after(self.chance.randrange(20 * MS, SECOND), self.start, station.name)
 
-    def _fenced(self, station: Station, fenced: Fenced | LogFenced) -> None:
-        """The process ends itself. Only a failed sync may be the reason; anything else is a proven divergence."""
-        self.note(f"fenced: {fenced}", station.name)
-        self.coverage["fenced"] += 1
-        if not station.medium.sync_failed:
-            raise Violation("I2", f"{station.name} fenced itself: {fenced}")
+    def _ended_by(self, station: Station, error: Exception) -> None:
+        """The process ends itself, and its supervisor restarts it. The reason is a failed sync, a full disk, or damage that no peer can
+        mend; anything else is a proven divergence, or damage that nothing did."""
+        medium, fenced = station.medium, isinstance(error, Fenced | LogFenced)
+        self.note(f"{'fenced' if fenced else 'failed'}: {error}", station.name)
+        self.coverage["fenced"] += fenced
+        if not (medium.sync_failed or (not fenced and (medium.harmed or isinstance(error, NoSpace)))):
+            raise Violation("I2" if fenced else "I10", f"{station.name} ended itself: {error}") from error
         self._end(station, power=False)
         self.after(SECOND, self.start, station.name)
 
-    def _unreadable(self, station: Station, failure: Exception) -> None:
-        """Durable entries of the log cannot be read: the group is closed, and the process repairs it."""
-        self.note(f"unreadable: {failure}", station.name)
-        self.coverage["unreadable"] += 1
-        if not station.medium.harmed:
-            raise Violation("I10", f"{station.name} cannot read its log: {failure}")
-        self._end(station, power=False)
-        station.workshop = Workshop(station.medium)
-        self._failed(station, failure)
+    def unreadable(self, station: Station, failure: Exception) -> None:
+        """Something found durable entries of the log that cannot be read."""
+        if station.life is not None:
+            station.life.fail(Unreadable(failure))
+            self._turn_soon(station)
 
     # -- clients --------------------------------------------------------------------------------------------------------------------
 
@@ -645,21 +564,21 @@ class Cluster:
     def _arrive(self, node: str, token: int, call: Call) -> None:
         station = self.stations[node]
         waiting = self._waiting.get(token)
-        life = station.life
+        running, life = station.running, station.life
         if waiting is None:
             return
-        if life is None:
+        if running is None:
             # No process listens there: the connection is refused.
             self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
             return
-        self._waiting[token] = (waiting[0], life)
+        self._waiting[token] = (waiting[0], running)
         if isinstance(call, Receive):
             # A server converts a caller's deadline to its own clock.
             call = replace(call, deadline_ns=station.clock.at(call.deadline_ns))
-        if isinstance(call, Peek | Confirm):
+        if isinstance(call, Peek | Confirm) and life is not None:
             self._reading[token] = len(self.truth) - 1, life
-        life.calls.append(call)
-        if not (life.syncing and life.hold_calls):
+        running.calls.append(call)
+        if not (running.syncing and running.hold_calls):
             self._turn_soon(station)
 
     def _done(self, node: str, done: Done) -> None:
@@ -697,8 +616,7 @@ class Cluster:
                 self._token += 1
                 call = self.controller.missing(life.machine.topics, life.machine.groups, self._token)
                 if call is not None:
-                    life.calls.append(call)
-                    self._turn_soon(station)
+                    self.put(station, call)
         self.appointing.refresh()
         self.after(RECONCILE_NS, self._reconcile)
 
@@ -706,14 +624,13 @@ class Cluster:
 
     def awake(self) -> list[str]:
         """The nodes whose process runs and is not paused."""
-        return [name for name, station in self.stations.items() if station.workshop is not None and self.now >= station.paused_until]
+        return [name for name, station in self.stations.items() if station.running is not None and self.now >= station.paused_until]
 
     def tell(self, node: str, appointment: Appointment) -> None:
         """The node's process receives it, if its group is open."""
         station = self.stations[node]
         if station.life is not None:
-            station.life.calls.append(Appointed(appointment))
-            self._turn_soon(station)
+            self.put(station, Appointed(appointment))
 
     def members(self) -> Members | None:
         """The group's members according to its newest leader; None without one."""
@@ -729,7 +646,7 @@ class Cluster:
 
     def _greet(self) -> None:
         """Every connected pair of nodes greets; a node that sees another directory than it knows tells its group."""
-        there = [station for station in self.stations.values() if station.workshop is not None and self.now >= station.paused_until]
+        there = [station for station in self.stations.values() if station.running is not None and self.now >= station.paused_until]
         for station in there:
             known = station.acquaintance
             for other in there:
@@ -740,8 +657,7 @@ class Cluster:
             if life is not None:
                 known.named = life.replica.members.incarnations
                 for node, incarnation in known.returned():
-                    life.calls.append(Returned(node, incarnation))
-                    self._turn_soon(station)
+                    self.put(station, Returned(node, incarnation))
 
 
 def _told(members: GroupMembers) -> str:

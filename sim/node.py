@@ -9,30 +9,34 @@ from __future__ import annotations
 import errno
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
+from typing import Any
 
-from ledgermq.node.broker.calls.outcome import Call
 from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.group.group import Group
-from ledgermq.node.broker.ports import PeerPacket, SyncTicket, reading
+from ledgermq.node.broker.ports import reading
 from ledgermq.node.broker.state.machine import Effects, Machine
 from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.replica.background.trim_reports import Trimming
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
+from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.proto.control import UnknownControlRecord
 from ledgermq.proto.layout import BODY_AT, HEADER_BYTES
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.types import Identity, Range, Role
-from ledgermq.raft.config import Chance, Members, RaftConfig, Rule
-from ledgermq.sim.bugs import Bug, disk_type, group_type, install_type, keeper_type, log_type, replica_type
+from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
+from ledgermq.raft.transfer import LeaderChange
+from ledgermq.sim.bugs import Bug, disk_type, group_type, hosted_type, install_type, log_type, replica_type, root_of, store_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
 from ledgermq.sim.disk import ForgetfulDisk, Killed
-from ledgermq.sim.keeping import Keeper
 from ledgermq.sim.settings import Settings
 from ledgermq.sim.truth import Truth, chains_of
+from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.identity import mint
+from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_writer import MODES, make_writer
 from ledgermq.storage.store import GroupStore
 
@@ -47,10 +51,20 @@ RECORD_BODY_AT = BODY_AT - HEADER_BYTES
 
 
 class WatchedMachine(Machine):
-    """The product's machine, which also reports every range it applies."""
+    """The product's machine, which also reports every range it applies and every state it exports."""
 
     node: str
     truth: Truth
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.exported: list[tuple[int, dict[str, Any]]] = []
+        """Applied index and state of exports that no checker has compared yet."""
+
+    def export(self, log_id: str) -> dict[str, Any]:
+        value = super().export(log_id)
+        self.exported.append((self.applied_index, value))
+        return value
 
     def apply(self, entries: Range) -> Effects:
         try:
@@ -63,25 +77,38 @@ class WatchedMachine(Machine):
         return effects
 
 
-class Life:
-    """One run of a node's process: a store, a machine, a group, and the input for its next turn."""
+class CountedTrimming(Trimming):
+    """A replica's removals, counted for the run."""
 
-    def __init__(
-        self, disk: ForgetfulDisk, store: GroupStore, machine: WatchedMachine, group: Group, replica: RaftReplica, keeper: Keeper
-    ) -> None:
-        self.disk = disk
-        self.store = store
-        self.machine = machine
-        self.group = group
-        self.replica = replica
-        self.keeper = keeper
-        self.log = store.log
-        self.calls: list[Call] = []
-        self.packets: list[tuple[str, PeerPacket]] = []
-        self.synced: list[tuple[SyncTicket, OSError | None]] = []
-        self.syncing = False
-        self.hold_calls = True
-        """As the group said after its last turn: calls that arrive during a sync can wait for its end."""
+    files_removed = 0
+
+    def file_removed(self, paths: list[str]) -> None:
+        self.files_removed += 1
+
+
+class Life(OpenReplica):
+    """The group while it is open in a process, as the checkers see it. Its snapshots follow each other faster than on a node, because a
+    run takes seconds."""
+
+    machine: WatchedMachine
+    disk: ForgetfulDisk
+    trimming: CountedTrimming
+    trimming_type = CountedTrimming
+    checkpoint_every_ns = 1_500 * MS
+    snapshot_every_ns = 4_000 * MS
+    changed: Callable[[LeaderChange], None]
+    digest: Callable[..., tuple[str, str]]
+
+    def leader_changed(self, change: LeaderChange) -> None:
+        self.changed(change)
+
+    @property
+    def replica(self) -> RaftReplica:
+        return self.replicator  # type: ignore[return-value]
+
+    @property
+    def log(self) -> EntryLog:
+        return self.store.log
 
     # What checkers look at
 
@@ -180,6 +207,8 @@ class Medium:
         self._accesses_left: int | None = None
         self._kills_to_come: list[int] = []
         self._bug = bug
+        broken = hosted_type(bug)
+        self._life_type = Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})
         self.identity = self._make()
 
     def _make(self) -> Identity:
@@ -203,19 +232,28 @@ class Medium:
             self.disk.sync_dir(directory)
         return identity
 
-    def live(self, now_ns: int, chance: Chance, boot_id: int, truth: Truth) -> Life:
-        """Recover and start, as a node opens a group."""
+    def live(
+        self, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, executor: Executor | None = None
+    ) -> Life:
+        """Recover and start, as a node opens a group. Raises Unreadable, OSError, StorageError."""
         self.sync_failed = False
         self.disk.on_access = self._on_access
         settings = self.settings
         mode = settings.append or MODES[(sorted(self.voters).index(self.name) if self.name in self.voters else 0) % len(MODES)]
         writer = make_writer(mode, buffers=3, buffer_bytes=4096)
-        store = GroupStore.open(self.disk, self.root, self.identity, writer=writer, log_type=log_type(self._bug))
-        if store.log.fenced is not None:
-            if not self.harmed:
-                raise Violation("I10", f"{self.name} finds its log damaged at start: {store.log.fenced}")
+        store = store_type(self._bug).open(self.disk, self.root, self.identity, writer=writer, log_type=log_type(self._bug))
+        try:
+            if store.log.fenced is not None:
+                raise store.log.fenced
+            return self._life(store, clock_ns, chance, boot_id, truth, executor)
+        except BaseException:
             store.abandon()
-            raise store.log.fenced
+            raise
+
+    def _life(
+        self, store: GroupStore, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, executor: Executor | None
+    ) -> Life:
+        settings = self.settings
         machine = WatchedMachine(store.queues, _record_of(store), store.log.index_at)
         machine.node, machine.truth, machine.level_max = self.name, truth, self.level_max
         restore(store, machine)
@@ -235,7 +273,7 @@ class Medium:
             store.log,
             store.hard_state,
             chance,
-            now_ns,
+            clock_ns(),
             store_host=STORE_HOST,
             commit_index=max(0, machine.applied_index, noted),
             # At first all founders have met. A later node takes part when the log says so.
@@ -256,7 +294,11 @@ class Medium:
             ha=settings.ha,
         )
         group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
-        return Life(self.disk, store, machine, group, replica, keeper_type(self._bug)(store, machine, group, now_ns))
+        index = KeyIndex(self.disk, self.root, self.identity.log_id)
+        life = self._life_type(store, machine, group, index, executor=executor or Executor(), clock_ns=clock_ns)
+        life.disk = self.disk
+        life.digest = root_of(self._bug)
+        return life
 
     def holds(self, pos: int, data: bytes) -> bool:
         """Whether these bytes would survive a power cut now at this position of the log. A lying medium is believed, because no node could

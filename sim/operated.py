@@ -6,14 +6,22 @@ nodes, lost directories, other programs.
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, ChangeMembers, MembersKind, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Seal, Trim
-from ledgermq.node.replica.retention.retention_facts import consumed_queues
-from ledgermq.node.replica.retention.retention_rules import agreed
-from ledgermq.proto.control import LevelRecord, SealRecord
+from ledgermq.node.replica.retention.retention_facts import (
+    consumed_queues,
+    consumer_pins,
+    follower_pins,
+    half_pin,
+    snapshot_pin,
+    timer_pin,
+)
+from ledgermq.node.replica.retention.retention_rules import TIME, Facts, LogFile, Pin, Rules, agreed, decide, lowest, trim_of
+from ledgermq.proto.control import LevelRecord, SealRecord, TrimRecord
 from ledgermq.proto.levels import STORED_TRIM_LEVEL, TIME_EPOCH_LEVEL
 from ledgermq.proto.types import GroupConfig, Role
 from ledgermq.raft.config import Members, Rule
@@ -26,10 +34,11 @@ from ledgermq.sim.fifo_consumers import FifoConsumer, Groups
 from ledgermq.sim.network import MS
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.operators import Operator
-from ledgermq.sim.workshop import Workshop
 from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.mapped_files import file_name
 
 FIFO_CONSUMERS = 2
+_DUE_LONG_AGO = Rules(max_age_ms=1)
 
 
 class Operated(Cluster):
@@ -53,10 +62,10 @@ class Operated(Cluster):
                 self._raise_level(station, life)
                 continue
             nodes = life.replica.members.nodes
-            record = life.keeper.trim_record(nodes, station.name, files, self.now // MS, patience_ms, stored=stored)
+            record = trim_record(life, nodes, station.name, files, self.now // MS, patience_ms, stored=stored)
             if record is not None:
                 self._token += 1
-                life.calls.append(Trim(self._token, record))
+                self.put(station, Trim(self._token, record))
                 if not stored:
                     self.trimmed_for_good(consumed_queues(life.machine))
                 self.note(f"trim to entry {record.begin_index}", station.name)
@@ -83,7 +92,7 @@ class Operated(Cluster):
                 self._raise_level(station, life)
             elif (record := self._seal_record(life)) is not None:
                 self._token += 1
-                life.calls.append(Seal(self._token, record))
+                self.put(station, Seal(self._token, record))
                 self.note(f"seal of the file at {record.base}", station.name)
                 self.coverage["seals"] += 1
             self._turn_soon(station)
@@ -92,7 +101,7 @@ class Operated(Cluster):
         level = life.machine.level + 1
         self._token += 1
         asked = frozenset(name for name in self.names if self.told_level(name) >= level)
-        life.calls.append(RaiseLevel(self._token, LevelRecord(level), asked))
+        self.put(station, RaiseLevel(self._token, LevelRecord(level), asked))
         self._turn_soon(station)
 
     def begin_time_epoch(self) -> None:
@@ -104,7 +113,7 @@ class Operated(Cluster):
                 self._raise_level(station, life)
                 continue
             self._token += 1
-            life.calls.append(BeginTimeEpoch(self._token, "operator"))
+            self.put(station, BeginTimeEpoch(self._token, "operator"))
             self._turn_soon(station)
 
     def late_group(self, seed: int) -> None:
@@ -140,10 +149,10 @@ class Operated(Cluster):
     def _seal_record(self, leader: Life) -> SealRecord | None:
         """The seal of the first file for which a majority of the voters reports the same, as in a node's digest exchange."""
         told: dict[int, dict[str, str]] = {}
-        files = {file.base: file for file, _, _ in leader.keeper.sealed_files()}
+        files = {file.base: file for file, _, _ in sealed_files(leader)}
         for name, station in self.stations.items():
             if station.life is not None and self.now >= station.paused_until:
-                for file, sha256, root in station.life.keeper.sealed_files():
+                for file, sha256, root in sealed_files(station.life):
                     told.setdefault(file.base, {})[name] = f"{sha256} {root}"
         for base, file in sorted(files.items()):
             found = agreed(told[base], leader.replica.members.voters)
@@ -177,10 +186,10 @@ class Operated(Cluster):
             self.note(f"no {kind} of {node} while a directory is lost")
             return
         incarnation = self.stations[node].medium.identity.incarnation if kind in ("add", "promote") else None
-        for station, life in self._leader_lives():
+        for station, _ in self._leader_lives():
             self._token += 1
             reads = self.reads(node) if kind == "add" else None
-            life.calls.append(ChangeMembers(self._token, kind, node, incarnation, observer=observer, level_max=reads))
+            self.put(station, ChangeMembers(self._token, kind, node, incarnation, observer=observer, level_max=reads))
             self.note(f"asked to {kind} {node}", station.name)
             self._turn_soon(station)
 
@@ -233,7 +242,7 @@ class Operated(Cluster):
         self.note(f"gets a program that reads level {level_max}", name)
         station = self.stations[name]
         station.medium.level_max = level_max
-        if station.workshop is not None:
+        if station.running is not None:
             self._end(station, power=False)
             self.after(self.chance.randrange(*CALL_NS), self.start, name)
 
@@ -243,9 +252,9 @@ class Operated(Cluster):
         if members is None or self.healed:
             return None
         goal = members.towards or (Rule.MAJORITY if members.rule is Rule.IN_SYNC else Rule.IN_SYNC)
-        for station, life in self._leader_lives():
+        for station, _ in self._leader_lives():
             self._token += 1
-            life.calls.append(ChangeMembers(self._token, "rule", "", rule=goal.value))
+            self.put(station, ChangeMembers(self._token, "rule", "", rule=goal.value))
             self.note(f"asked for the rule {goal}", station.name)
             self._turn_soon(station)
         return goal
@@ -259,7 +268,7 @@ class Operated(Cluster):
             return False
         self.note("the directory is lost", name)
         self.coverage["wiped"] += 1
-        if station.workshop is not None:
+        if station.running is not None:
             self._end(station, power=False)
         station.medium.wipe()
         station.acquaintance = Acquaintance()
@@ -275,7 +284,7 @@ class Operated(Cluster):
             life = station.life
             if life is None or station.medium.harmed or life.replica.members != members or life.replica.members_index > life.commit_index:
                 return False
-        asked = (call for _, life in self._lives() for call in life.calls)
+        asked = (call for station in self.stations.values() if station.running is not None for call in station.running.calls)
         return name in members.nodes and not any(isinstance(call, ChangeMembers) for call in asked)
 
     def _left_without(self, name: str, members: Members) -> bool:
@@ -299,10 +308,10 @@ class Operated(Cluster):
 
     def _verify_all(self, station: Station) -> None:
         """An operator requests a full verification of a replica, because rot in unread bytes is not found otherwise."""
-        if station.workshop is not None:
+        if station.running is not None:
             self._end(station, power=False)
-        station.workshop = Workshop(station.medium)
-        self._failed(station, LogDamaged("every byte is to be verified"))
+        self.start(station.name)
+        self.unreadable(station, LogDamaged("every byte is to be verified"))
 
     def _in_force(self) -> list[Life | None]:
         """The processes of the members, None for one that does not run; empty without a leader."""
@@ -311,3 +320,37 @@ class Operated(Cluster):
 
     def _lives(self) -> list[tuple[str, Life]]:
         return [(station.name, station.life) for station in self.stations.values() if station.life is not None]
+
+
+def sealed_files(life: Life) -> Iterator[tuple[LogFile, str, str]]:
+    """The sealed files that have no seal, each with its digest and the root of its entries tree, as a node computes them; a file that the
+    disk does not give is left out."""
+    while not life.files.advance():
+        continue
+    for file in life.files.sealed_from(life.machine.begin_pos):
+        if file.base in life.machine.seals:
+            continue
+        path = f"{life.store.log_directory}/data/{file_name(file.base)}"
+        with contextlib.suppress(OSError):
+            yield file, *life.digest(life.disk, path, file.end_pos - file.base, lambda length: None)
+
+
+def trim_record(
+    life: Life, members: tuple[str, ...], node: str, most: int, now_ms: int, patience_ms: int = 0, *, stored: bool = False
+) -> TrimRecord | None:
+    """For the leader: the record to trim the oldest `most` files, decided as a node's retention does if every file is due and every digest
+    known; with `stored`, as if the object store had them. Members that were silent for `patience_ms` are not waited for (0: all are). None
+    if everything is pinned; if it waits for a snapshot, one is requested."""
+    book, machine = life.files, life.machine
+    while not book.advance():
+        continue
+    status = life.group.status()
+    pins: list[Pin] = list(follower_pins(book, members, node, status.peers, status.end_index, patience_ms))
+    pins += [snapshot_pin(book, node, life.store.durable_snapshot_index), *half_pin(machine), *timer_pin(machine)]
+    pins += () if stored else consumer_pins(machine, consumed_queues(machine))
+    files = book.files()
+    bases = frozenset(file.base for file in files)
+    verdicts = decide(_DUE_LONG_AGO, Facts(now_ms + 2, files, lowest(pins), 0, bases))
+    if any(verdict.due == TIME and {pin.kind for pin in verdict.pins} == {"snapshot"} for verdict in verdicts[:most]):
+        life.snapshot_soon()
+    return trim_of(verdicts[:most], {}, stored=stored)

@@ -23,6 +23,8 @@ BASE = {"raft", "storage", "proto"}
 LEAVES = {"node.broker.ports", "node.broker.flush"}
 RUNTIME = {"node.runtime", *BASE}
 DECIDES = {"node.broker", *BASE}
+# What a node and the simulator have in common: it reads no clock and starts no thread (node/replica/hosting/ports.py).
+HOSTING_CORE = {"hosting", "running", "range_repairs", "batch_gate", "directory_opener", "shipping_jobs"}
 MAY_IMPORT: dict[str, set[str]] = {
     "proto": {"proto"},
     "raft": {"raft", "proto"},
@@ -70,7 +72,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node.process": {"node", *BASE},
     "client": {"client", "proto"},
     "audit": {"audit", "client", "proto"},
-    "sim": {"sim", *DECIDES, "node.replica.consensus", "node.replica.shipping", "node.replica.retention", "audit.history"},
+    "sim": {
+        *("sim", *DECIDES, "node.replica.consensus", "node.replica.shipping", "node.replica.retention", "audit.history"),
+        *("node.replica.hosting.ports", "node.replica.background.trim_reports"),
+        *[f"node.replica.hosting.{core}" for core in HOSTING_CORE],
+    },
 }
 
 # The auditor witnesses: it must never decode with the writer's layout code.
@@ -82,7 +88,6 @@ FORBIDDEN_OURS: dict[str, set[str]] = {
 }
 
 PURE = {"asyncio", "time", "random", "os", "mmap", "socket", "threading", "logging", "grpc"}
-HOSTING_CORE = {"hosting", "running", "range_repairs", "batch_gate"}
 BANNED_STDLIB: dict[str, set[str]] = {
     "proto": PURE - {"grpc"},
     # Reads the switch of the compiled kernels, once.
@@ -94,7 +99,6 @@ BANNED_STDLIB: dict[str, set[str]] = {
     },
     "storage": {"asyncio", "grpc", "random", "socket"},
     "node": {"mmap"},
-    # What the simulator runs: time and work beside the turns come in from outside (node/replica/hosting/ports.py).
     **{f"node.replica.hosting.{core}": PURE | {"concurrent.futures.ThreadPoolExecutor"} for core in HOSTING_CORE},
     "client": {"mmap"},
     "sim": {"asyncio", "grpc", "threading", "mmap", "socket"},

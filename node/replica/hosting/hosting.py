@@ -280,10 +280,10 @@ class ReplicaHost:
         done += [Done(token, Refused("unknown-outcome", detail=detail)) for token in sorted(self._calls)]
         self._calls.clear()
         packets, self._answered = self._answered, []
-        hides, self._seen_view = self._seen_view and not self._is_open, self._seen_view and self._is_open
+        hides, self._seen_view = self._seen_view and not self.is_open, self._seen_view and self.is_open
         # The end of the job, or of the sync that must end first, wakes the engine.
         waits = self._job is not None or self._leaving is not None
-        wake_at_ns = now_ns if self._is_open else _NEVER_NS if waits else self._step_at_ns
+        wake_at_ns = now_ns if self.is_open else _NEVER_NS if waits else self._step_at_ns
         return TurnOutput(done, packets, None, wake_at_ns, None, hides_view=hides)
 
     def _take_result(self, now_ns: int) -> None:
@@ -302,7 +302,8 @@ class ReplicaHost:
             self._then(result, now_ns)
 
     @property
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
+        """Whether `running` may be asked for."""
         return self._running is not None and self._leaving is None
 
     def _go_on(self, now_ns: int) -> None:
@@ -414,7 +415,7 @@ class ReplicaHost:
         self._ranges.end("the node is stopping")
         self._executor.shutdown()
         self._ranges.turn(self._now_ns)
-        if self._is_open:
+        if self.is_open:
             assert self._running is not None
             self._running.close()
         elif self._running is not None:

@@ -18,7 +18,7 @@ from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.decisions.transaction_checks import CHECK_RETRY_NS, TransactionRules
 from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.broker.group.group import Group
-from ledgermq.node.broker.ports import Unreadable, reading
+from ledgermq.node.broker.ports import reading
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.broker.state.restoring import restore
@@ -35,12 +35,11 @@ from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.entry_encoding import host_bytes
 from ledgermq.proto.names import is_system_name
-from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule, Timing
 from ledgermq.storage import store as stores
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, explain
+from ledgermq.storage.errors import explain
 from ledgermq.storage.identity import mint
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_writer import AtOnceIfSlow, LogWriter, make_writer
@@ -51,17 +50,9 @@ from ledgermq.storage.store import GroupStore
 log = get_logger()
 
 
-class NeedsRepair(Exception):
-    """The directory is damaged and was closed again. `failure` is the damage that was found."""
-
-    def __init__(self, failure: Exception) -> None:
-        super().__init__(str(failure))
-        self.failure = failure
-
-
 def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> OpenReplica:
-    """Open a broker group that this node keeps a replica of; a group that was never here is created. Raises NeedsRepair for damage at or
-    below the synced mark, FatalError and StorageError for everything else."""
+    """Open a broker group that this node keeps a replica of; a group that was never here is created. Raises Damaged, Unreadable or a
+    LogFenced with exit code 75 for damage at or below the synced mark, FatalError and StorageError for everything else."""
     root = root_of(config, group.name)
     try:
         if not stores.exists(disk, root):
@@ -78,9 +69,6 @@ def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> OpenReplic
             # The files must be closed before a repair or the next attempt.
             store.abandon()
             raise
-    except (Damaged, Unreadable) as damage:
-        failure = damage.failure if isinstance(damage, Unreadable) else damage
-        raise NeedsRepair(failure) from damage
     except OSError as error:
         raise explain(root, error) from error
 
@@ -120,11 +108,10 @@ def _open_store(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str, p
         writer=_writer(config, group.name),
         phases=phases,
     )
-    fenced = store.log.fenced
-    if fenced is None:
-        return store
-    store.abandon()
-    raise NeedsRepair(fenced) if fenced.exit_code == ExitCode.DAMAGED else fenced
+    if store.log.fenced is not None:
+        store.abandon()
+        raise store.log.fenced
+    return store
 
 
 def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, phases: Phases, began: float) -> OpenReplica:

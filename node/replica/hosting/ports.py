@@ -5,8 +5,8 @@ In a node, `ReplicaHost` is the group that the engine turns; tests use small fak
 `ReplicaHost` and `OpenReplica` run in a node and in the simulator, so they read no clock and start no thread. They get:
 
 * time: `now_ns` (monotonic) and `now_ms` (cluster time) of each turn, and `clock_ns` for the duration of work within one;
-* an executor (`concurrent.futures.Executor`) for work beside the turns, which runs one job at a time. A turn looks at the future of its job,
-  so the end of a job has no effect between turns, except that `wake` asks for the next turn;
+* executors (`concurrent.futures.Executor`) for work beside the turns, each of which runs one job at a time. A turn looks at the future of
+  its job: the end of a job has no effect between turns, except that `wake` asks for the next one;
 * the disk (`storage/disk.py:Disk`), through the store that an opener opens;
 * the network: packets are inputs and outputs of turns; those beside the turns leave by `ShippingHandler.send`.
 """
@@ -83,7 +83,7 @@ class Broken:
 
 
 class ReplicaOpener(Protocol):
-    """Opens and mends the directory of one group. Called on the group's life thread, except for the first `open`."""
+    """Opens and mends the directory of one group. Called in jobs of the group's executor, except for the first `open`."""
 
     def open(self) -> OpenReplica | Broken:
         """Raises FatalError and StorageError for failures that no repair can mend."""
@@ -104,7 +104,7 @@ class ReplicaOpener(Protocol):
 
 
 class ShippingHandler(Protocol):
-    """Answers peers' requests for bytes, beside the turns (`shipping_thread.py`)."""
+    """Answers peers' requests for bytes, beside the turns (`shipping_jobs.py`)."""
 
     send: Callable[[Sequence[tuple[str, PeerPacket]]], None]
 

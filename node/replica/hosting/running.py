@@ -32,6 +32,7 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.config import MS
+from ledgermq.raft.transfer import LeaderChange
 from ledgermq.storage import sealed_json
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.consume_queue import QueueSync
@@ -60,6 +61,10 @@ log = get_logger()
 
 class OpenReplica:
     """An open group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot."""
+
+    checkpoint_every_ns = CHECKPOINT_EVERY_NS
+    snapshot_every_ns = SNAPSHOT_EVERY_NS
+    trimming_type = Trimming
 
     def __init__(
         self,
@@ -97,8 +102,8 @@ class OpenReplica:
         """A turn since the last housekeeping may have changed something that housekeeping looks at."""
         self._readable_index = -1
         """The last entry that lookups may read."""
-        self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
-        self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+        self._next_checkpoint_ns = now_ns + self.checkpoint_every_ns
+        self._next_snapshot_ns = now_ns + self.snapshot_every_ns
         self._checkpointed = -1
         self._snapshot_index = machine.applied_index
         self._snapshot_pos = machine.applied_end_pos
@@ -111,7 +116,7 @@ class OpenReplica:
         self.catch_up = CatchUp(self.files.pos_after, lambda index: max(0, self._now_ms - self.files.store_ms(index)))
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
-        self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
+        self.trimming = self.trimming_type(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
         self._fenced: Fenced | None = None
         self._damage: Unreadable | None = None
         """Failures reported by other threads. Two fields, so that neither report overwrites the other."""
@@ -214,8 +219,12 @@ class OpenReplica:
         at_ms = now_ms - (now_ns - contact.at_ns) // MS
         self._heard = LastHeard(contact.leader, contact.term, contact.end_index, contact.commit_index, at_ms)
 
+    def leader_changed(self, change: LeaderChange) -> None:
+        """Hook for the host of the replica: it noticed a change of leadership."""
+
     def _note_leaders(self, now_ms: int) -> None:
         for change in self.group.replicator.take_changes():
+            self.leader_changed(change)
             self._leaders.add(change, now_ms)
             self._leaders_noted = True
             names = {"group": self.group.group, "term": change.term, "former": change.former, "leader": change.leader}
@@ -367,7 +376,7 @@ class OpenReplica:
     def _keep(self, now_ns: int) -> None:
         if self._exported is None and self._snapshot_due(now_ns):
             self._begin_snapshot(now_ns)
-        if self._exported is not None and self._exported[0] <= self.replicator.durable_index:
+        if self._exported is not None and self._may_be_kept(self._exported[0]):
             _, value, sync, copies = self._exported
             self._exported = None
             self._keeping = self._executor.submit(self._write_snapshot, value, sync, copies)
@@ -378,11 +387,15 @@ class OpenReplica:
             heard, self._heard, self._next_heard_ns = self._heard, None, now_ns + HEARD_EVERY_NS
             self._keeping = self._executor.submit(self._write_heard, heard)
         elif now_ns >= self._next_checkpoint_ns:
-            self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
+            self._next_checkpoint_ns = now_ns + self.checkpoint_every_ns
             commit_index = self._safe_commit()
             if commit_index != self._checkpointed:
                 self._checkpointed = commit_index
                 self._keeping = self._executor.submit(self._write_checkpoints, commit_index, self._stamps())
+
+    def _may_be_kept(self, index: int) -> bool:
+        """Whether a snapshot of the state at this index may be written: no more than the durable log says."""
+        return index <= self.replicator.durable_index
 
     def _begin_snapshot(self, now_ns: int) -> None:
         began_ns = self._clock_ns()
@@ -390,13 +403,13 @@ class OpenReplica:
             sync = self.store.queues.begin_sync()
         except NoSpace as full:
             log.warning("no snapshot, the disk is full", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
-            self._rest_ns = self._next_snapshot_ns = now_ns + CHECKPOINT_EVERY_NS
+            self._rest_ns = self._next_snapshot_ns = now_ns + self.checkpoint_every_ns
             return
         # Retention needs both generations of the snapshot: writing one state twice is faster than waiting for a second one.
         copies = 2 if self._retention_waits() else 1
         value = self._export()
         self._rest_ns = now_ns + (self._clock_ns() - began_ns) * EXPORT_REST_FACTOR
-        self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+        self._next_snapshot_ns = now_ns + self.snapshot_every_ns
         self._snapshot_wanted = False
         self._snapshot_index, self._snapshot_pos = self.machine.applied_index, self.machine.applied_end_pos
         self._exported = self._snapshot_index, value, sync, copies

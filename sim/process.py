@@ -1,0 +1,139 @@
+"""One run of a simulated node's program: the product's `ReplicaHost`, with executors and a network on virtual time.
+
+`Jobs` is the only stand-in: an executor whose jobs are events of the world. A job begins some time after it was submitted, or never if the
+process ends before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from functools import partial
+from random import Random
+from typing import Any, cast
+
+from ledgermq.node.broker.calls.outcome import Call
+from ledgermq.node.broker.ports import PeerPacket, SyncTicket
+from ledgermq.node.replica.hosting.directory_opener import DirectoryOpener
+from ledgermq.node.replica.hosting.hosting import ReplicaHost
+from ledgermq.node.replica.hosting.ports import Broken, State
+from ledgermq.node.replica.hosting.shipping_jobs import ShippingJobs
+from ledgermq.node.replica.shipping.shipping import Shipper
+from ledgermq.sim.checkers import Violation
+from ledgermq.sim.network import MS
+from ledgermq.sim.node import Life, Medium
+
+WRITE_NS = (MS, 20 * MS)
+"""How long a snapshot or a checkpoint waits for the thread that writes it."""
+STEP_NS = (0, MS)
+"""The same for a step of a repair or an installation, and for a request of a peer."""
+
+Later = Callable[["Process", tuple[int, int], Callable[[], None]], None]
+"""Runs an action as code of this process, after a time between these limits."""
+
+
+class Jobs(Executor):
+    """A thread of the process: runs one job after the other."""
+
+    def __init__(self, later: Callable[[Callable[[], None]], None]) -> None:
+        self._later = later
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._waiting.append((future, partial(work, *given, **named)))
+        if len(self._waiting) == 1:
+            self._later(self._next)
+        return future
+
+    def _next(self) -> None:
+        if self._waiting:
+            self._run()
+        if self._waiting:
+            self._later(self._next)
+
+    def _run(self) -> None:
+        future, work = self._waiting[0]
+        try:
+            result = work()
+        except AssertionError:
+            # A broken invariant ends the run, not the job.
+            raise
+        except Exception as error:  # an executor hands every failure to whoever takes the result
+            self._waiting.popleft()
+            future.set_exception(error)
+        else:
+            self._waiting.popleft()
+            future.set_result(result)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Run what was submitted, as a thread does before it ends."""
+        while self._waiting:
+            self._run()
+
+
+class Opener(DirectoryOpener):
+    """Opens the directory of a medium. Only harm that was done to the medium explains damage."""
+
+    def __init__(
+        self, medium: Medium, live: Callable[[], Life], members: Iterable[str], chance: Random, clock_ns: Callable[[], int]
+    ) -> None:
+        super().__init__(
+            medium.name,
+            {*medium.settings.names, *members},
+            medium.disk,
+            medium.root,
+            live,
+            wanted=lambda: medium.identity,
+            session=lambda: chance.randrange(1 << 62),
+            clock_ns=clock_ns,
+            now_ms=int,
+        )
+        self.install_type = medium.install_type
+        self._medium = medium
+
+    def _mend(self, failure: Exception) -> Broken:
+        if not self._medium.harmed:
+            raise Violation("I10", f"{self._medium.name} cannot read its group: {failure}")
+        return super()._mend(failure)
+
+
+class Process:
+    """One run of a node's program, with the input for its next turn."""
+
+    def __init__(
+        self,
+        medium: Medium,
+        live: Callable[[Executor], Life],
+        members: Iterable[str],
+        chance: Random,
+        clock_ns: Callable[[], int],
+        later: Later,
+    ) -> None:
+        self.medium = medium
+        group, name = medium.settings.group, medium.name
+        opener = Opener(medium, lambda: live(self._thread(WRITE_NS)), members, chance, clock_ns)
+        self._later = partial(later, self)
+        shipping = ShippingJobs(
+            group, lambda: Shipper(group, name, medium.disk, medium.root), executor=self._thread(STEP_NS), clock_ns=clock_ns
+        )
+        self.host = ReplicaHost(group, name, opener, shipping, self._thread(STEP_NS))
+        self.calls: list[Call] = []
+        self.packets: list[tuple[str, PeerPacket]] = []
+        self.synced: list[tuple[SyncTicket, OSError | None]] = []
+        self.syncing = False
+        self.hold_calls = True
+        """As the group said after its last turn: calls that arrive during a sync can wait for its end."""
+        self.state = State.JOINING
+        """The state of the host when it was looked at last."""
+        self.turning = False
+        """Whether a turn is scheduled."""
+
+    def _thread(self, wait_ns: tuple[int, int]) -> Jobs:
+        return Jobs(partial(self._later, wait_ns))
+
+    @property
+    def opened(self) -> Life | None:
+        """The group while it is open."""
+        return cast("Life", self.host.running) if self.host.is_open else None
