@@ -29,6 +29,7 @@ from ledgermq.node.broker.decisions.transaction_resolution import TransactionRes
 from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.replica.background.digests import Digests
 from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
@@ -58,7 +59,6 @@ from ledgermq.sim.operators import Upgrader
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.durability import SyncJob
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.file_digest import digest_and_root
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_recovery import Recovery
 from ledgermq.storage.log_scan import Point
@@ -447,10 +447,12 @@ class CallsAllCovered(GroupStore):
         return self.log.durable_index
 
 
-def digest_as_root(*given: Any) -> tuple[str, str]:
-    """Reports the digest of a file as the root of its entries, as every other replica does."""
-    sha256, _ = digest_and_root(*given)
-    return sha256, sha256
+class NoTree(Digests):
+    """Computes the digest of a file instead of the root of its entries, as every other replica does."""
+
+    def compute(self, base: int, end: int | None) -> tuple[str, str]:
+        sha256, _ = super().compute(base, end)
+        return sha256, sha256
 
 
 # -- HA groups --------------------------------------------------------------------------------------------------------------------------
@@ -705,8 +707,8 @@ def hosted_type(bug: Bug) -> type[OpenReplica]:
     return KeepsTooMuch if bug is Bug.SNAPSHOT_ABOVE_DURABLE else OpenReplica
 
 
-def root_of(bug: Bug) -> Callable[..., tuple[str, str]]:
-    return digest_as_root if bug is Bug.DIGEST_AS_ROOT else digest_and_root
+def digests_type(bug: Bug) -> type[Digests]:
+    return NoTree if bug is Bug.DIGEST_AS_ROOT else Digests
 
 
 def store_type(bug: Bug) -> type[GroupStore]:

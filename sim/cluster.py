@@ -4,8 +4,8 @@ This module orders the events; `operated.py` says what operators ask for, `fault
 end. A node runs the product's code (`node.py` and `process.py` wire it), `clients.py` defines clients. The
 invariants are checked after every step (`checkers.py`, `truth.py`) and over the clients' histories (`histories.py`).
 
-A node's turn follows the rules of its engine: it takes everything that has arrived, calls wait during a sync if the group says so, and the
-results of a turn are sent when all of it succeeded.
+A node's turns are ordered by the product's scheduler; `Loop` drives it. A pass comes a little later than what caused it, so it takes
+everything that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import heapq
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -103,10 +103,6 @@ class Station:
     """The error of this node's wall clock."""
     clock: Clock = field(default_factory=Clock)
     """Its monotonic clock, which its processes share."""
-    timer_ns: int = 0
-    """When the scheduled timer event fires, 0 without one."""
-    wake_ns: int = 0
-    """When the node wants to take a turn."""
 
     def process(self, world_ns: int) -> int:
         """Which process answers at this moment; 0: none."""
@@ -259,24 +255,18 @@ class Cluster:
         self.note("start", name)
         station.acquaintance.begin()
         station.paused_until = self.now
-        running = station.running = Process(
-            station.medium,
-            partial(self._live, station),
-            station.members,
-            self.chance,
-            lambda: station.clock.at(self.now),
-            partial(self._later, station),
+        loop = Loop(self, station)
+        running = station.running = loop.process = Process(
+            station.medium, partial(self._live, station), station.members, self.chance, loop
         )
-        running.host.connect(partial(self._turn_soon, station), partial(self._send, name))
-        if self._run(station, running, lambda: running.host.open_first(station.clock.at(self.now))):
+        if self._run(station, running, running.begin):
             self._watch(station, running)
-            self._turn_soon(station)
 
-    def _live(self, station: Station, executor: Executor) -> Life:
+    def _live(self, station: Station, thread: Callable[[], Executor]) -> Life:
         """A process opens its group: at its start, and again after the group's files were repaired or installed."""
         station.lives += 1
         chance = random.Random(self.chance.random())
-        life = station.medium.live(lambda: station.clock.at(self.now), chance, station.lives, self.truth, executor)
+        life = station.medium.live(lambda: station.clock.at(self.now), chance, station.lives, self.truth, thread)
         life.changed = partial(self._leader_changed, station.name)
         if life.machine.applied_index >= 0:
             self.coverage["starts-from-snapshot"] += 1
@@ -294,18 +284,6 @@ class Cluster:
         except (Fenced, LogFenced, OSError, StorageError) as error:
             self._ended_by(station, error)
         return station.running is running
-
-    def _later(self, station: Station, process: Process, wait_ns: tuple[int, int], action: Callable[[], None]) -> None:
-        """A thread of the process takes up its next job."""
-        self.after(self.chance.randrange(*wait_ns), self._job, station, process, action)
-
-    def _job(self, station: Station, process: Process, action: Callable[[], None]) -> None:
-        if station.running is not process:
-            return
-        if self.now < station.paused_until:
-            self.after(station.paused_until - self.now, self._job, station, process, action)
-        else:
-            self._run(station, process, action)
 
     def _watch(self, station: Station, running: Process) -> None:
         """Look at what became of the group in a turn."""
@@ -376,7 +354,6 @@ class Cluster:
         station = self.stations[name]
         station.paused_until = self.now + duration_ns
         self.note(f"paused for {duration_ns // MS} ms", name)
-        self.after(duration_ns, self._turn_soon, station)
 
     def suspend(self, name: str, duration_ns: int) -> None:
         """Suspend the machine: the process is paused, and its monotonic clock stands still."""
@@ -388,7 +365,8 @@ class Cluster:
         """Set the rate of a node's monotonic clock; its timers are recalculated."""
         station = self.stations[name]
         station.clock.set_rate(self.now, ppm)
-        self._turn_soon(station)
+        if station.running is not None:
+            station.running.scheduler.time_is_up()
 
     def slow_down(self, names: tuple[str, ...], sync_ns: tuple[int, int]) -> int:
         """Syncs of these nodes take this long (from, to), until the returned number is passed to `speed_up`."""
@@ -414,12 +392,17 @@ class Cluster:
             return
         if station.life is not None:
             station.acquaintance.named = station.life.replica.members.incarnations
+        heard = []
         for sender, incarnation, packet in came:
             if not station.acquaintance.hears(sender, incarnation) and not is_of_leader(packet):
                 self.coverage["packets-of-replaced-directories"] += 1
             else:
-                running.packets.append((sender, packet))
-                self._turn_soon(station)
+                heard.append((self.settings.group, sender, packet))
+        running.scheduler.packets(heard)
+
+    def _sync(self, station: Station, running: Process, ticket: SyncTicket) -> None:
+        early = run_ticket(ticket) if self.chance.random() < 0.5 else True
+        self.after(int(self.chance.uniform(*self._sync_ns(station.name))), self._synced, station, running, ticket, early)
 
     def _synced(self, station: Station, running: Process, ticket: SyncTicket, early: OSError | bool | None) -> None:
         """The end of an fdatasync: `early` is its outcome if it took effect at its start, True if it takes effect now."""
@@ -430,74 +413,34 @@ class Cluster:
             return
         error = outcome[-1]
         assert not isinstance(error, bool)
-        running.syncing = False
-        running.synced.append((ticket, error))
-        self._turn_soon(station)
+        running.scheduler.sync_ended(self.settings.group, ticket, error)
 
     def put(self, station: Station, call: Call) -> None:
         """A call comes to the node's process, if one runs."""
-        if station.running is not None:
-            station.running.calls.append(call)
-            self._turn_soon(station)
-
-    def _turn_soon(self, station: Station) -> None:
-        """Something has arrived. A paused node takes it when it is resumed."""
         running = station.running
-        if running is not None and not running.turning and self.now >= station.paused_until:
-            running.turning = True
-            # The engine is busy: everything that arrives in the meantime is taken together.
-            self.after(int(self.chance.random() * PASS_NS) + self.starving.wait_ns(station.name), self._turn, station, running)
+        if running is not None and running.seat is not None:
+            running.scheduler.put(running.seat, call)
 
-    def _timer(self, station: Station, at: int) -> None:
-        if station.timer_ns != at:
-            return
-        station.timer_ns = 0
-        if station.wake_ns > self.now:
-            self._set_timer(station)
-        else:
-            self._turn_soon(station)
+    def turn_soon(self, station: Station) -> None:
+        """The group gets a turn without an input."""
+        if station.running is not None:
+            station.running.scheduler.want(self.settings.group)
 
-    def _set_timer(self, station: Station) -> None:
-        at = max(station.wake_ns, self.now + MS // 10)
-        if station.timer_ns == 0 or at < station.timer_ns:
-            station.timer_ns = at
-            self.after(at - self.now, self._timer, station, at)
-
-    def _turn(self, station: Station, running: Process) -> None:
-        """Run a node's engine on what has arrived."""
-        running.turning = False
-        if station.running is not running or self.now < station.paused_until:
-            return
+    def _pass(self, station: Station, running: Process) -> None:
+        """Run a node's scheduler on what has arrived."""
         self._touched.append(station.name)
-        packets, running.packets = running.packets, []
-        synced, running.synced = running.synced, []
-        calls: list[Call] = []
-        if running.calls and not (running.syncing and running.hold_calls):
-            calls, running.calls = running.calls, []
-
-        def turn() -> None:
-            now_ms = self.wall_clocks.now_ms(station.name, self.now)
-            self._carry_out(station, running, running.host.turn(station.clock.at(self.now), now_ms, calls, packets, synced))
-
-        if self._run(station, running, turn):
+        if self._run(station, running, running.scheduler.run):
             self._watch(station, running)
 
     def _carry_out(self, station: Station, running: Process, output: TurnOutput) -> None:
-        running.hold_calls = output.hold_calls
         name = station.name
         self._send(name, output.packets)
-        if output.sync is not None:
-            early = run_ticket(output.sync) if self.chance.random() < 0.5 else True
-            running.syncing = True
-            self.after(int(self.chance.uniform(*self._sync_ns(name))), self._synced, station, running, output.sync, early)
         for wish in output.ha_requests:
             self.appointing.wished(name, wish)
         for fetch in output.tier_fetches:
             self.after(self.chance.randrange(*CALL_NS), self._fetched, station, running, fetch)
         for done in output.done:
             self._done(name, done)
-        station.wake_ns = station.clock.when(output.wake_at_ns)
-        self._set_timer(station)
 
     def _fetched(self, station: Station, running: Process, fetch: TierFetch) -> None:
         """The object store answers."""
@@ -544,7 +487,7 @@ class Cluster:
         """Something found durable entries of the log that cannot be read."""
         if station.life is not None:
             station.life.fail(Unreadable(failure))
-            self._turn_soon(station)
+            self.turn_soon(station)
 
     # -- clients --------------------------------------------------------------------------------------------------------------------
 
@@ -577,9 +520,7 @@ class Cluster:
             call = replace(call, deadline_ns=station.clock.at(call.deadline_ns))
         if isinstance(call, Peek | Confirm) and life is not None:
             self._reading[token] = len(self.truth) - 1, life
-        running.calls.append(call)
-        if not (running.syncing and running.hold_calls):
-            self._turn_soon(station)
+        self.put(station, call)
 
     def _done(self, node: str, done: Done) -> None:
         """An answer leaves the cluster: from now on it must hold, whether a client receives it or not."""
@@ -628,9 +569,9 @@ class Cluster:
 
     def tell(self, node: str, appointment: Appointment) -> None:
         """The node's process receives it, if its group is open."""
-        station = self.stations[node]
-        if station.life is not None:
-            self.put(station, Appointed(appointment))
+        running = self.stations[node].running
+        if running is not None:
+            running.scheduler.put_at_once(self.settings.group, Appointed(appointment))
 
     def members(self) -> Members | None:
         """The group's members according to its newest leader; None without one."""
@@ -658,6 +599,66 @@ class Cluster:
                 known.named = life.replica.members.incarnations
                 for node, incarnation in known.returned():
                     self.put(station, Returned(node, incarnation))
+
+
+class Loop:
+    """The event loop of a process, and its other threads, on the heap of the world. What comes up while the process is paused waits."""
+
+    process: Process
+
+    def __init__(self, cluster: Cluster, station: Station) -> None:
+        self._cluster = cluster
+        self._station = station
+        self._timer = 0
+        """The number of the timer in force."""
+
+    def now_ns(self) -> int:
+        return self._station.clock.at(self._cluster.now)
+
+    def now_ms(self) -> int:
+        return self._cluster.wall_clocks.now_ms(self._station.name, self._cluster.now)
+
+    def _after(self, delay_ns: int, action: Callable[..., None], *given: Any) -> None:
+        self._cluster.after(delay_ns, self._act, action, given)
+
+    def _act(self, action: Callable[..., None], given: tuple[Any, ...]) -> None:
+        paused_ns = self._station.paused_until - self._cluster.now
+        if self._station.running is not self.process:
+            return
+        if paused_ns > 0:
+            self._after(paused_ns, action, *given)
+        else:
+            action(*given)
+
+    def _pass_ns(self) -> int:
+        cluster = self._cluster
+        return int(cluster.chance.random() * PASS_NS) + cluster.starving.wait_ns(self._station.name)
+
+    def pass_soon(self) -> None:
+        self._after(self._pass_ns(), self._cluster._pass, self._station, self.process)
+
+    def pass_at(self, at_ns: int) -> None:
+        self._timer += 1
+        self._after(max(self._station.clock.when(at_ns) - self._cluster.now, MS // 10), self._time_is_up, self._timer)
+
+    def _time_is_up(self, timer: int) -> None:
+        if timer == self._timer:
+            self.process.scheduler.time_is_up()
+
+    def rest(self) -> None:
+        self._after(self._pass_ns(), self.process.scheduler.rested)
+
+    def sync(self, group: str, ticket: SyncTicket) -> None:
+        self._cluster._sync(self._station, self.process, ticket)
+
+    def deliver(self, group: str, output: TurnOutput) -> None:
+        self._cluster._carry_out(self._station, self.process, output)
+
+    def later(self, wait_ns: tuple[int, int], action: Callable[[], None]) -> None:
+        self._after(self._cluster.chance.randrange(*wait_ns), self._cluster._run, self._station, self.process, action)
+
+    def send(self, packets: Sequence[tuple[str, PeerPacket]]) -> None:
+        self._cluster._send(self._station.name, packets)
 
 
 def _told(members: GroupMembers) -> str:

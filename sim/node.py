@@ -18,17 +18,19 @@ from ledgermq.node.broker.ports import reading
 from ledgermq.node.broker.state.machine import Effects, Machine
 from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.replica.background.digests import Digests
 from ledgermq.node.replica.background.trim_reports import Trimming
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.retention.retention_rules import LogFile
 from ledgermq.proto.control import UnknownControlRecord
 from ledgermq.proto.layout import BODY_AT, HEADER_BYTES
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.types import Identity, Range, Role
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
 from ledgermq.raft.transfer import LeaderChange
-from ledgermq.sim.bugs import Bug, disk_type, group_type, hosted_type, install_type, log_type, replica_type, root_of, store_type
+from ledgermq.sim.bugs import Bug, digests_type, disk_type, group_type, hosted_type, install_type, log_type, replica_type, store_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
 from ledgermq.sim.disk import ForgetfulDisk, Killed
@@ -97,7 +99,19 @@ class Life(OpenReplica):
     checkpoint_every_ns = 1_500 * MS
     snapshot_every_ns = 4_000 * MS
     changed: Callable[[LeaderChange], None]
-    digest: Callable[..., tuple[str, str]]
+    digests: Digests
+
+    def want_digests(self) -> None:
+        """Compute what the sealed files without a seal have not, as a node does from time to time."""
+        while not self.files.advance():
+            continue
+        self.digests.keep_from(self.machine.begin_pos)
+        for file in self.unsealed():
+            self.digests.want([file.base], {file.base: file.end_pos - file.base})
+
+    def unsealed(self) -> list[LogFile]:
+        """The full log files that have no seal."""
+        return [file for file in self.files.sealed_from(self.machine.begin_pos) if file.base not in self.machine.seals]
 
     def leader_changed(self, change: LeaderChange) -> None:
         self.changed(change)
@@ -208,6 +222,8 @@ class Medium:
         self._kills_to_come: list[int] = []
         self._bug = bug
         broken = hosted_type(bug)
+        self._digests_type = type("Digests", (digests_type(bug),), {"pause": lambda self, length: None})
+        """Nothing else needs the processor."""
         self._life_type = Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})
         self.identity = self._make()
 
@@ -233,9 +249,9 @@ class Medium:
         return identity
 
     def live(
-        self, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, executor: Executor | None = None
+        self, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, thread: Callable[[], Executor] = Executor
     ) -> Life:
-        """Recover and start, as a node opens a group. Raises Unreadable, OSError, StorageError."""
+        """Recover and start, as a node opens a group. `thread` makes executors. Raises Unreadable, OSError, StorageError."""
         self.sync_failed = False
         self.disk.on_access = self._on_access
         settings = self.settings
@@ -245,13 +261,13 @@ class Medium:
         try:
             if store.log.fenced is not None:
                 raise store.log.fenced
-            return self._life(store, clock_ns, chance, boot_id, truth, executor)
+            return self._life(store, clock_ns, chance, boot_id, truth, thread)
         except BaseException:
             store.abandon()
             raise
 
     def _life(
-        self, store: GroupStore, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, executor: Executor | None
+        self, store: GroupStore, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, thread: Callable[[], Executor]
     ) -> Life:
         settings = self.settings
         machine = WatchedMachine(store.queues, _record_of(store), store.log.index_at)
@@ -295,9 +311,9 @@ class Medium:
         )
         group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
         index = KeyIndex(self.disk, self.root, self.identity.log_id)
-        life = self._life_type(store, machine, group, index, executor=executor or Executor(), clock_ns=clock_ns)
+        life = self._life_type(store, machine, group, index, executor=thread(), clock_ns=clock_ns)
         life.disk = self.disk
-        life.digest = root_of(self._bug)
+        life.digests = self._digests_type(self.disk, store, 1, life.fail, thread())
         return life
 
     def holds(self, pos: int, data: bytes) -> bool:

@@ -6,9 +6,8 @@ nodes, lost directories, other programs.
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, ChangeMembers, MembersKind, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Seal, Trim
@@ -20,7 +19,7 @@ from ledgermq.node.replica.retention.retention_facts import (
     snapshot_pin,
     timer_pin,
 )
-from ledgermq.node.replica.retention.retention_rules import TIME, Facts, LogFile, Pin, Rules, agreed, decide, lowest, trim_of
+from ledgermq.node.replica.retention.retention_rules import TIME, Facts, Pin, Rules, agreed, decide, lowest, trim_of
 from ledgermq.proto.control import LevelRecord, SealRecord, TrimRecord
 from ledgermq.proto.levels import STORED_TRIM_LEVEL, TIME_EPOCH_LEVEL
 from ledgermq.proto.types import GroupConfig, Role
@@ -35,9 +34,11 @@ from ledgermq.sim.network import MS
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.operators import Operator
 from ledgermq.storage.errors import LogDamaged
-from ledgermq.storage.mapped_files import file_name
 
 FIFO_CONSUMERS = 2
+SEAL_LOOKS = 5
+SEAL_LOOK_NS = 20 * MS
+"""How often, and after what time, the nodes collect digests before the leader asks for them."""
 _DUE_LONG_AGO = Rules(max_age_ms=1)
 
 
@@ -69,7 +70,6 @@ class Operated(Cluster):
                 if not stored:
                     self.trimmed_for_good(consumed_queues(life.machine))
                 self.note(f"trim to entry {record.begin_index}", station.name)
-                self._turn_soon(station)
 
     def trimmed_for_good(self, consumed: Iterable[tuple[str, str, int]]) -> None:
         """A trim that leaves nothing in the object store was held back by what these (consumer group, topic, queue) had not read, and by
@@ -82,9 +82,15 @@ class Operated(Cluster):
         the object store."""
         return [topic for topic in QUEUES if self.kept is None or (group, topic) in self.kept]
 
-    def seal(self) -> None:
-        """The leader records digest and root of full log files on which a majority agrees. A group without a log tree is first raised to
-        the level that has one."""
+    def seal(self, looks: int = SEAL_LOOKS) -> None:
+        """The nodes compute digest and root of full log files, and the leader records those on which a majority agrees. A group without a
+        log tree is first raised to the level that has one."""
+        for station, life in self._lives():
+            if self.now >= self.stations[station].paused_until:
+                life.want_digests()
+        if looks:
+            self.after(SEAL_LOOK_NS, self.seal, looks - 1)
+            return
         for station, life in self._leader_lives():
             if not life.group.leader.serving:
                 continue
@@ -95,14 +101,12 @@ class Operated(Cluster):
                 self.put(station, Seal(self._token, record))
                 self.note(f"seal of the file at {record.base}", station.name)
                 self.coverage["seals"] += 1
-            self._turn_soon(station)
 
     def _raise_level(self, station: Station, life: Life) -> None:
         level = life.machine.level + 1
         self._token += 1
         asked = frozenset(name for name in self.names if self.told_level(name) >= level)
         self.put(station, RaiseLevel(self._token, LevelRecord(level), asked))
-        self._turn_soon(station)
 
     def begin_time_epoch(self) -> None:
         """Ask the leader to begin a time epoch. A group below the level of such a record is first raised."""
@@ -114,7 +118,6 @@ class Operated(Cluster):
                 continue
             self._token += 1
             self.put(station, BeginTimeEpoch(self._token, "operator"))
-            self._turn_soon(station)
 
     def late_group(self, seed: int) -> None:
         """A consumer group that is new reads every topic from the beginning."""
@@ -148,17 +151,14 @@ class Operated(Cluster):
 
     def _seal_record(self, leader: Life) -> SealRecord | None:
         """The seal of the first file for which a majority of the voters reports the same, as in a node's digest exchange."""
-        told: dict[int, dict[str, str]] = {}
-        files = {file.base: file for file, _, _ in sealed_files(leader)}
-        for name, station in self.stations.items():
-            if station.life is not None and self.now >= station.paused_until:
-                for file, sha256, root in sealed_files(station.life):
-                    told.setdefault(file.base, {})[name] = f"{sha256} {root}"
-        for base, file in sorted(files.items()):
-            found = agreed(told[base], leader.replica.members.voters)
-            if found is not None and found[0].split(" ")[1]:
-                sha256, root = found[0].split(" ")
-                return SealRecord(base, file.first_index, file.last_index, file.end_pos, sha256, found[1], root)
+        files = leader.unsealed()
+        lives = [(name, life) for name, life in self._lives() if self.now >= self.stations[name].paused_until]
+        for file in files:
+            told = {name: f"{life.digests.known[file.base]} {root}" for name, life in lives if (root := life.digests.roots.get(file.base))}
+            found = agreed(told, leader.replica.members.voters)
+            if found is not None:
+                sha256, root = found[0].split()
+                return SealRecord(file.base, file.first_index, file.last_index, file.end_pos, sha256, found[1], root)
         return None
 
     def transfer(self, to: str) -> None:
@@ -169,7 +169,7 @@ class Operated(Cluster):
             refusal = life.replica.transfer(station.clock.at(self.now), to, Cause.OPERATOR, self.chance.randrange(50 * MS, SECOND))
             self.note(f"transfer to {to} {'refused' if refusal else 'begun'}", station.name)
             self.coverage["transfers-refused" if refusal else "transfers"] += 1
-            self._turn_soon(station)
+            self.turn_soon(station)
 
     def join(self) -> str:
         """A new node starts with an empty directory; returns its name."""
@@ -191,7 +191,6 @@ class Operated(Cluster):
             reads = self.reads(node) if kind == "add" else None
             self.put(station, ChangeMembers(self._token, kind, node, incarnation, observer=observer, level_max=reads))
             self.note(f"asked to {kind} {node}", station.name)
-            self._turn_soon(station)
 
     def led(self) -> tuple[str, Members] | None:
         """The newest running leader, and the members that it knows to be committed."""
@@ -256,7 +255,6 @@ class Operated(Cluster):
             self._token += 1
             self.put(station, ChangeMembers(self._token, "rule", "", rule=goal.value))
             self.note(f"asked for the rule {goal}", station.name)
-            self._turn_soon(station)
         return goal
 
     def wipe(self, name: str) -> bool:
@@ -284,7 +282,8 @@ class Operated(Cluster):
             life = station.life
             if life is None or station.medium.harmed or life.replica.members != members or life.replica.members_index > life.commit_index:
                 return False
-        asked = (call for station in self.stations.values() if station.running is not None for call in station.running.calls)
+        seats = [station.running.seat for station in self.stations.values() if station.running is not None]
+        asked = (call for seat in seats if seat is not None for call in seat.held)
         return name in members.nodes and not any(isinstance(call, ChangeMembers) for call in asked)
 
     def _left_without(self, name: str, members: Members) -> bool:
@@ -320,19 +319,6 @@ class Operated(Cluster):
 
     def _lives(self) -> list[tuple[str, Life]]:
         return [(station.name, station.life) for station in self.stations.values() if station.life is not None]
-
-
-def sealed_files(life: Life) -> Iterator[tuple[LogFile, str, str]]:
-    """The sealed files that have no seal, each with its digest and the root of its entries tree, as a node computes them; a file that the
-    disk does not give is left out."""
-    while not life.files.advance():
-        continue
-    for file in life.files.sealed_from(life.machine.begin_pos):
-        if file.base in life.machine.seals:
-            continue
-        path = f"{life.store.log_directory}/data/{file_name(file.base)}"
-        with contextlib.suppress(OSError):
-            yield file, *life.digest(life.disk, path, file.end_pos - file.base, lambda length: None)
 
 
 def trim_record(

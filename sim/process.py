@@ -7,17 +7,17 @@ process ends before.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from ledgermq.node.broker.calls.outcome import Call
-from ledgermq.node.broker.ports import PeerPacket, SyncTicket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.hosting.directory_opener import DirectoryOpener
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
-from ledgermq.node.replica.hosting.ports import Broken, State
+from ledgermq.node.replica.hosting.ports import Broken, Driver, State
+from ledgermq.node.replica.hosting.scheduler import Scheduler, Seat
 from ledgermq.node.replica.hosting.shipping_jobs import ShippingJobs
 from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.sim.checkers import Violation
@@ -29,8 +29,14 @@ WRITE_NS = (MS, 20 * MS)
 STEP_NS = (0, MS)
 """The same for a step of a repair or an installation, and for a request of a peer."""
 
-Later = Callable[["Process", tuple[int, int], Callable[[], None]], None]
-"""Runs an action as code of this process, after a time between these limits."""
+class Loop(Driver, Protocol):
+    """The event loop of a process, and its other threads."""
+
+    def later(self, wait_ns: tuple[int, int], action: Callable[[], None]) -> None:
+        """Run an action as code of this process, after a time between these limits."""
+        ...
+
+    def send(self, packets: Sequence[tuple[str, PeerPacket]]) -> None: ...
 
 
 class Jobs(Executor):
@@ -100,38 +106,41 @@ class Opener(DirectoryOpener):
 
 
 class Process:
-    """One run of a node's program, with the input for its next turn."""
+    """One run of a node's program: its hosted group, and what drives it."""
 
     def __init__(
-        self,
-        medium: Medium,
-        live: Callable[[Executor], Life],
-        members: Iterable[str],
-        chance: Random,
-        clock_ns: Callable[[], int],
-        later: Later,
+        self, medium: Medium, live: Callable[[Callable[[], Executor]], Life], members: Iterable[str], chance: Random, loop: Loop
     ) -> None:
-        self.medium = medium
+        """`live` opens the group, with executors that it is given a maker of; `members`: the nodes that its log named last."""
         group, name = medium.settings.group, medium.name
-        opener = Opener(medium, lambda: live(self._thread(WRITE_NS)), members, chance, clock_ns)
-        self._later = partial(later, self)
+        self._group = group
+        self._loop = loop
+        opener = Opener(medium, lambda: live(partial(self._thread, WRITE_NS)), members, chance, loop.now_ns)
         shipping = ShippingJobs(
-            group, lambda: Shipper(group, name, medium.disk, medium.root), executor=self._thread(STEP_NS), clock_ns=clock_ns
+            group,
+            lambda: Shipper(group, name, medium.disk, medium.root),
+            executor=self._thread(STEP_NS),
+            clock_ns=loop.now_ns,
         )
         self.host = ReplicaHost(group, name, opener, shipping, self._thread(STEP_NS))
-        self.calls: list[Call] = []
-        self.packets: list[tuple[str, PeerPacket]] = []
-        self.synced: list[tuple[SyncTicket, OSError | None]] = []
-        self.syncing = False
-        self.hold_calls = True
-        """As the group said after its last turn: calls that arrive during a sync can wait for its end."""
+        self.scheduler = Scheduler(loop)
         self.state = State.JOINING
         """The state of the host when it was looked at last."""
-        self.turning = False
-        """Whether a turn is scheduled."""
 
     def _thread(self, wait_ns: tuple[int, int]) -> Jobs:
-        return Jobs(partial(self._later, wait_ns))
+        return Jobs(partial(self._loop.later, wait_ns))
+
+    def begin(self) -> None:
+        """Open the group, before the first turn. Raises OSError, StorageError."""
+        self.host.connect(partial(self.scheduler.want, self._group), self._loop.send)
+        self.host.open_first(self._loop.now_ns())
+        self.scheduler.add(self._group, self.host)
+        self.scheduler.pass_soon()
+
+    @property
+    def seat(self) -> Seat | None:
+        """The inputs for the next turn; None before the first opening has ended."""
+        return self.scheduler.seats.get(self._group)
 
     @property
     def opened(self) -> Life | None:

@@ -113,7 +113,7 @@ class World(Operated):
             if station.medium.harmed:
                 self._verify_all(station)
             self.start(station.name)
-            self.after(0, self._turn_soon, station)
+            self.turn_soon(station)
         self.wall_clocks.healed(self.now)
         goal = len(self.truth) + 1
         deadline = self.now + HEAL_S * SECOND

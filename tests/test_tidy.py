@@ -24,7 +24,7 @@ LEAVES = {"node.broker.ports", "node.broker.flush"}
 RUNTIME = {"node.runtime", *BASE}
 DECIDES = {"node.broker", *BASE}
 # What a node and the simulator have in common: it reads no clock and starts no thread (node/replica/hosting/ports.py).
-HOSTING_CORE = {"hosting", "running", "range_repairs", "batch_gate", "directory_opener", "shipping_jobs"}
+HOSTING_CORE = {"scheduler", "hosting", "running", "range_repairs", "batch_gate", "directory_opener", "shipping_jobs"}
 MAY_IMPORT: dict[str, set[str]] = {
     "proto": {"proto"},
     "raft": {"raft", "proto"},
@@ -74,7 +74,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "audit": {"audit", "client", "proto"},
     "sim": {
         *("sim", *DECIDES, "node.replica.consensus", "node.replica.shipping", "node.replica.retention", "audit.history"),
-        *("node.replica.hosting.ports", "node.replica.background.trim_reports"),
+        *("node.replica.hosting.ports", "node.replica.background.trim_reports", "node.replica.background.digests"),
         *[f"node.replica.hosting.{core}" for core in HOSTING_CORE],
     },
 }

@@ -2,7 +2,7 @@
 
 In a node, `ReplicaHost` is the group that the engine turns; tests use small fakes for the ports.
 
-`ReplicaHost` and `OpenReplica` run in a node and in the simulator, so they read no clock and start no thread. They get:
+`Scheduler`, `ReplicaHost` and `OpenReplica` run in a node and in the simulator, so they read no clock and start no thread. They get:
 
 * time: `now_ns` (monotonic) and `now_ms` (cluster time) of each turn, and `clock_ns` for the duration of work within one;
 * executors (`concurrent.futures.Executor`) for work beside the turns, each of which runs one job at a time. A turn looks at the future of
@@ -56,6 +56,38 @@ class EngineGroup(Protocol):
 
     def close(self) -> None:
         """Flush, write the snapshot, remove the abort file. Called once, after the last turn, with no sync in progress."""
+        ...
+
+
+class Driver(Protocol):
+    """What runs a `Scheduler`: the event loop of a node, or the heap of the simulator. None of these methods calls back at once."""
+
+    def now_ns(self) -> int:
+        """The monotonic clock."""
+        ...
+
+    def now_ms(self) -> int:
+        """Cluster time."""
+        ...
+
+    def pass_soon(self) -> None:
+        """Call `Scheduler.run` once, after what has arrived until then was put."""
+        ...
+
+    def pass_at(self, at_ns: int) -> None:
+        """Call `Scheduler.time_is_up` at this time, or earlier, instead of at the former one."""
+        ...
+
+    def rest(self) -> None:
+        """Call `Scheduler.rested` when answers were delivered and no more calls come."""
+        ...
+
+    def sync(self, group: str, ticket: SyncTicket) -> None:
+        """Run the ticket beside the turns, after the former one of the group; put its outcome with `Scheduler.sync_ended`."""
+        ...
+
+    def deliver(self, group: str, output: TurnOutput) -> None:
+        """Send and answer what a turn returned."""
         ...
 
 
