@@ -212,16 +212,19 @@ class Cluster:
         self._digest.update(f"{self.now} {node} {text}\n".encode())
         self.events.append(TimelineEvent(self.now, node, text))
 
-    def _one_event(self) -> None:
+    def _one_event(self) -> bool:
+        """Returns whether a node took a turn in it."""
         self.now, _, action, arguments = heapq.heappop(self._heap)
         self.step_number += 1
         action(*arguments)
-        if self._touched:
-            self.look()
-            self._ask_deposed()
-            if len(self.truth) > self._timed:
-                self.wall_clocks.check(self.truth.pieces(self._timed, len(self.truth) - 1), self.now)
-                self._timed = len(self.truth)
+        if not self._touched:
+            return False
+        self.look()
+        self._ask_deposed()
+        if len(self.truth) > self._timed:
+            self.wall_clocks.check(self.truth.pieces(self._timed, len(self.truth) - 1), self.now)
+            self._timed = len(self.truth)
+        return True
 
     def look(self) -> None:
         """Run every checker after every step, on the node that acted in it."""
@@ -276,13 +279,15 @@ class Cluster:
     def _run(self, station: Station, running: Process, work: Callable[[], None]) -> bool:
         """Run code of a process; False if the process ended in it."""
         medium = station.medium
+        medium.busy = True
         try:
-            with medium.working():
-                work()
+            work()
         except Killed:
             self._killed(station)
         except (Fenced, LogFenced, OSError, StorageError) as error:
             self._ended_by(station, error)
+        finally:
+            medium.busy = False
         return station.running is running
 
     def _watch(self, station: Station, running: Process) -> None:

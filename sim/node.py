@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from typing import Any
 
 from ledgermq.node.broker.decisions.leader import LeaderSettings
@@ -90,12 +89,15 @@ class CountedTrimming(Trimming):
 
 class Life(OpenReplica):
     """The group while it is open in a process, as the checkers see it. Its snapshots follow each other faster than on a node, because a
-    run takes seconds."""
+    run takes seconds, and its housekeeping more slowly, because a turn for it alone shows nothing new."""
 
     machine: WatchedMachine
     disk: ForgetfulDisk
+    log: EntryLog
+    replica: RaftReplica
     trimming: CountedTrimming
     trimming_type = CountedTrimming
+    housekeeping_ns = 200 * MS
     checkpoint_every_ns = 1_500 * MS
     snapshot_every_ns = 4_000 * MS
     changed: Callable[[LeaderChange], None]
@@ -115,14 +117,6 @@ class Life(OpenReplica):
 
     def leader_changed(self, change: LeaderChange) -> None:
         self.changed(change)
-
-    @property
-    def replica(self) -> RaftReplica:
-        return self.replicator  # type: ignore[return-value]
-
-    @property
-    def log(self) -> EntryLog:
-        return self.store.log
 
     # What checkers look at
 
@@ -253,7 +247,7 @@ class Medium:
     ) -> Life:
         """Recover and start, as a node opens a group. `thread` makes executors. Raises Unreadable, OSError, StorageError."""
         self.sync_failed = False
-        self.disk.on_access = self._on_access
+        self.disk.on_access = None if self._accesses_left is None else self._on_access
         settings = self.settings
         mode = settings.append or MODES[(sorted(self.voters).index(self.name) if self.name in self.voters else 0) % len(MODES)]
         writer = make_writer(mode, buffers=3, buffer_bytes=4096)
@@ -312,7 +306,7 @@ class Medium:
         group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
         index = KeyIndex(self.disk, self.root, self.identity.log_id)
         life = self._life_type(store, machine, group, index, executor=thread(), clock_ns=clock_ns)
-        life.disk = self.disk
+        life.disk, life.log, life.replica = self.disk, store.log, replica
         life.digests = self._digests_type(self.disk, store, 1, life.fail, thread())
         return life
 
@@ -358,18 +352,10 @@ class Medium:
             self.disk.power_cut(chance)
         self.disk = self.disk.successor()
 
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Context for everything that the node's own code does."""
-        self.busy = True
-        try:
-            yield
-        finally:
-            self.busy = False
-
     def kill_after(self, accesses: int, *again: int) -> None:
         """End the node in the middle of its work after this many disk accesses, and so its next processes."""
         self._accesses_left = accesses
+        self.disk.on_access = self._on_access
         self._kills_to_come = list(again)
 
     def _on_access(self) -> None:

@@ -118,7 +118,8 @@ class World(Operated):
         goal = len(self.truth) + 1
         deadline = self.now + HEAL_S * SECOND
         while self._heap and self.now < deadline:
-            self._one_event()
+            if not self._one_event():
+                continue
             members = self._in_force()
             if members and all(life is not None and life.machine.applied_index >= goal for life in members):
                 break
@@ -145,7 +146,8 @@ class World(Operated):
             native.wind_down()
         ends: set[tuple[int, int]] = set()
         while self._heap and self.now < deadline:
-            self._one_event()
+            if not self._one_event():
+                continue
             lives = self._in_force()
             ends = {(life.end_index, life.machine.applied_index) for life in lives if life is not None}
             same = None not in lives and len(ends) == 1 and all(end == applied for end, applied in ends)

@@ -62,6 +62,7 @@ log = get_logger()
 class OpenReplica:
     """An open group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot."""
 
+    housekeeping_ns = HOUSEKEEPING_NS
     checkpoint_every_ns = CHECKPOINT_EVERY_NS
     snapshot_every_ns = SNAPSHOT_EVERY_NS
     trimming_type = Trimming
@@ -198,7 +199,7 @@ class OpenReplica:
     def _keep_house(self, now_ns: int, now_ms: int) -> None:
         """What no caller waits for: reports, files beside the log, trims. Runs at most every `HOUSEKEEPING_NS`, after a turn. If a turn
         changed something and ended without it, the engine wakes the group when it is due. Heartbeats alone wake an idle group."""
-        self._housekeeping_ns = now_ns + HOUSEKEEPING_NS
+        self._housekeeping_ns = now_ns + self.housekeeping_ns
         self._house_waits = False
         self._note_leaders(now_ms)
         self._note_heard(now_ns, now_ms)

@@ -174,29 +174,30 @@ class Scheduler:
     def run(self) -> None:
         """Give each group with inputs, or a timer that is due, one turn, and deliver the outputs."""
         self._soon = False
-        began_ns = self._driver.now_ns()
+        began_ns = now_ns = self._driver.now_ns()
         names, self._unreached = self._unreached or list(self.seats), []
         for at, name in enumerate(names, 1):
             seat = self.seats.get(name)
-            if seat is None or not self._is_due(seat, self._driver.now_ns()):
+            if seat is None or not self._is_due(seat, now_ns):
                 continue
-            output = self._turn(seat)
+            output = self._turn(seat, now_ns)
+            now_ns, turned_ns = self._driver.now_ns(), now_ns
+            seat.seconds.observe((now_ns - turned_ns) / 1e9)
             self._driver.deliver(name, output)
             if output.done and not self._resting:
                 self._rest()
-            if self._driver.now_ns() - began_ns >= SLICE_NS:
+            if now_ns - began_ns >= SLICE_NS:
                 self._unreached = names[at:]
                 break
         self._let_go()
-        self._order_next()
+        self._order_next(now_ns)
 
     def _is_due(self, seat: Seat, now_ns: int) -> bool:
         if seat.gone is not None or self._idle is not None:
             return bool(seat.synced)
         return seat.wanted or seat.wake_at_ns <= now_ns or seat.has_calls
 
-    def _turn(self, seat: Seat) -> TurnOutput:
-        began_ns = self._driver.now_ns()
+    def _turn(self, seat: Seat, now_ns: int) -> TurnOutput:
         calls, seat.urgent = seat.urgent, []
         if seat.has_calls and seat.gone is None and self._idle is None:
             calls, seat.held = calls + seat.held, []
@@ -206,13 +207,12 @@ class Scheduler:
         if seat.admitted:
             seat.admitted = False
             seat.group.admit()
-        output = seat.group.turn(began_ns, self._driver.now_ms(), calls, packets, synced)
+        output = seat.group.turn(now_ns, self._driver.now_ms(), calls, packets, synced)
         seat.wake_at_ns = output.wake_at_ns
         seat.gate.turned(output, answers=bool(output.done))
         if output.sync is not None:
             seat.gate.sync_begins()
             self._driver.sync(seat.name, output.sync)
-        seat.seconds.observe((self._driver.now_ns() - began_ns) / 1e9)
         return output
 
     def _let_go(self) -> None:
@@ -224,15 +224,20 @@ class Scheduler:
         if self._idle is not None and not any(seat.syncs for seat in self.seats.values()):
             self._idle()
 
-    def _order_next(self) -> None:
+    def _order_next(self, now_ns: int) -> None:
         """See to the next pass: at once if there is something to do, or when the first timer is due."""
-        now_ns = self._driver.now_ns()
-        if self._unreached or any(self._is_due(seat, now_ns) for seat in self.seats.values()):
+        at_ns = _NEVER_NS
+        for seat in self.seats.values():
+            if self._is_due(seat, now_ns):
+                self.pass_soon()
+                return
+            if seat.gone is None and seat.wake_at_ns < at_ns:
+                at_ns = seat.wake_at_ns
+        if self._unreached:
             self.pass_soon()
             return
         if self._idle is not None:
             return
-        at_ns = min((seat.wake_at_ns for seat in self.seats.values() if seat.gone is None), default=_NEVER_NS)
         # A pass that finds nothing to do now and then costs less than to set a timer anew each time.
         if at_ns < self._timer_ns:
             self._timer_ns = at_ns
