@@ -1,6 +1,7 @@
 """Planted bugs: each breaks one rule of the product's code in a subclass, to prove that the checkers find it.
 
-Each class below breaks exactly the method that enforces a rule. If the simulator cannot find a bug within the default seeds, that is a
+Each class below breaks exactly the method that enforces a rule; only `AsksOneLess` breaks the simulated operator instead, because `ledgermq
+upgrade finish` is not part of a node. If the simulator cannot find a bug within the default seeds, that is a
 defect of the simulator, and `tests/sim/test_planted_bugs.py` fails.
 """
 
@@ -54,7 +55,6 @@ from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, Messag
 from ledgermq.raft.policy import POLICIES, InSync, Peers, Policy, is_there
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import reached_by_majority
-from ledgermq.sim.disk import ForgetfulDisk, Inode
 from ledgermq.sim.operators import Upgrader
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.durability import SyncJob
@@ -62,6 +62,7 @@ from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_recovery import Recovery
 from ledgermq.storage.log_scan import Point
+from ledgermq.storage.slots import SlotFile
 from ledgermq.storage.store import GroupStore
 
 
@@ -171,17 +172,16 @@ class RaisesNothing(Group):
         return False
 
 
-class ForgetsVotes(ForgetfulDisk):
+class SyncsNoVotes(HardStateFile):
     """Writes term and vote without syncing them."""
 
-    def sync_inode(self, inode: Inode, path: str) -> None:
-        if not path.endswith("/hardstate"):
-            super().sync_inode(inode, path)
+    def __init__(self, slots: SlotFile) -> None:
+        super().__init__(slots)
+        slots.sync = lambda: None  # type: ignore[method-assign]
 
-    def successor(self) -> ForgetfulDisk:
-        fresh = ForgetsVotes(capacity_bytes=self.capacity_bytes)
-        fresh.take_over(self)
-        return fresh
+
+class ForgetsVotes(GroupStore):
+    hard_state_type = SyncsNoVotes
 
 
 class AcksBeforeSync(LogState):
@@ -695,10 +695,6 @@ def upgrader_type(bug: Bug) -> type[Upgrader]:
     return AsksOneLess if bug is Bug.FINISH_ASKS_ONE_LESS else Upgrader
 
 
-def disk_type(bug: Bug) -> type[ForgetfulDisk]:
-    return ForgetsVotes if bug is Bug.VOTE_NOT_SYNCED else ForgetfulDisk
-
-
 def log_type(bug: Bug) -> type[EntryLog]:
     return LOGS.get(bug, EntryLog)
 
@@ -712,7 +708,8 @@ def digests_type(bug: Bug) -> type[Digests]:
 
 
 def store_type(bug: Bug) -> type[GroupStore]:
-    return CallsAllCovered if bug is Bug.TRIM_WITHOUT_SNAPSHOT else GroupStore
+    stores: dict[Bug, type[GroupStore]] = {Bug.VOTE_NOT_SYNCED: ForgetsVotes, Bug.TRIM_WITHOUT_SNAPSHOT: CallsAllCovered}
+    return stores.get(bug, GroupStore)
 
 
 def install_type(bug: Bug) -> type[Install]:

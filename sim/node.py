@@ -29,7 +29,7 @@ from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.types import Identity, Range, Role
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
 from ledgermq.raft.transfer import LeaderChange
-from ledgermq.sim.bugs import Bug, digests_type, disk_type, group_type, hosted_type, install_type, log_type, replica_type, store_type
+from ledgermq.sim.bugs import Bug, digests_type, group_type, hosted_type, install_type, log_type, replica_type, store_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
 from ledgermq.sim.disk import ForgetfulDisk, Killed
@@ -203,7 +203,7 @@ class Medium:
         self.voters = settings.names
         self.root = f"/{name}/{settings.group}"
         self.data_directory = f"{self.root}/dledger-{name}/data"
-        self.disk: ForgetfulDisk = disk_type(bug)()
+        self.disk: ForgetfulDisk = ForgetfulDisk()
         self.sync_failed = False
         """Whether a sync of this process was made to fail."""
         self.harmed = False
@@ -327,7 +327,7 @@ class Medium:
         self.directories += 1
         self.repair()
         self.sync_failed = self.harmed = self.wounded = False
-        self.disk = disk_type(self._bug)()
+        self.disk = ForgetfulDisk()
         self.identity = self._make()
 
     def first_difference(self, pieces: Iterable[Range], life: Life) -> int | None:
