@@ -13,14 +13,13 @@ from concurrent.futures import Executor
 from typing import Any
 
 from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.ports import reading
 from ledgermq.node.broker.state.machine import Effects, Machine
-from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.broker.state.restoring import restore
 from ledgermq.node.replica.background.digests import Digests
 from ledgermq.node.replica.background.trim_reports import Trimming
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
+from ledgermq.node.replica.hosting.assembling import machine_of, replica_of
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.retention.retention_rules import LogFile
 from ledgermq.proto.control import UnknownControlRecord
@@ -264,13 +263,12 @@ class Medium:
         self, store: GroupStore, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, thread: Callable[[], Executor]
     ) -> Life:
         settings = self.settings
-        machine = WatchedMachine(store.queues, _record_of(store), store.log.index_at)
+        machine = machine_of(store, WatchedMachine)
         machine.node, machine.truth, machine.level_max = self.name, truth, self.level_max
         restore(store, machine)
-        checkpoint = store.read_checkpoint()
-        noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
-        replica = replica_type(self._bug)(
-            settings.group,
+        replica = replica_of(
+            store,
+            machine,
             RaftConfig(
                 self.name,
                 self.voters if self.founder else (),
@@ -280,16 +278,13 @@ class Medium:
                 rule=settings.rule if self.founder else Rule.MAJORITY,
                 ha=settings.ha,
             ),
-            store.log,
-            store.hard_state,
             chance,
-            clock_ns(),
+            clock_ns,
             store_host=STORE_HOST,
-            commit_index=max(0, machine.applied_index, noted),
             # At first all founders have met. A later node takes part when the log says so.
             admitted=self.founder and self.directories == 1,
             lazy=settings.lazy,
-            members=_known_members(machine),
+            replica_type=replica_type(self._bug),
         )
         # A reader waits at one of the nodes, so that commit news travels in both ways.
         replica.watch(self.name == settings.names[0])
@@ -391,21 +386,3 @@ class Medium:
     def free(self) -> None:
         """Free the space again."""
         self.disk.capacity_bytes = None
-
-
-def _record_of(store: GroupStore) -> Callable[[int, int], bytes]:
-    """Read a message as a node does: whole and verified; an unreadable one ends the run of the group, not the process."""
-
-    def record(offset: int, size: int) -> bytes:
-        with reading():
-            return bytes(store.log.whole_record_at(offset, size))
-
-    return record
-
-
-def _known_members(machine: Machine) -> tuple[int, Members] | None:
-    """The members at the applied index, as a node passes them to its replica."""
-    members = machine.members
-    if members is None:
-        return None
-    return machine.applied_index, as_raft(members)

@@ -24,7 +24,7 @@ LEAVES = {"node.broker.ports", "node.broker.flush"}
 RUNTIME = {"node.runtime", *BASE}
 DECIDES = {"node.broker", *BASE}
 # What a node and the simulator have in common: it reads no clock and starts no thread (node/replica/hosting/ports.py).
-HOSTING_CORE = {"scheduler", "hosting", "running", "range_repairs", "batch_gate", "directory_opener", "shipping_jobs"}
+HOSTING_CORE = {"scheduler", "hosting", "running", "range_repairs", "batch_gate", "assembling", "directory_opener", "shipping_jobs"}
 MAY_IMPORT: dict[str, set[str]] = {
     "proto": {"proto"},
     "raft": {"raft", "proto"},

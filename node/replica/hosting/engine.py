@@ -75,6 +75,9 @@ class Engine:
         self._on_fatal = on_fatal
         self._max_calls = max_calls
         self._scheduler = Scheduler(self, open_batches)
+        self.notify_at_once = self._scheduler.put_at_once
+        self.packets = self._scheduler.packets
+        self.admit = self._scheduler.admit
         self._syncers: dict[str, Syncer] = {}
         for name, group in groups.items():
             self._add(name, group)
@@ -197,18 +200,6 @@ class Engine:
             return
         self._notified += 1
         self._scheduler.put(seat, call)
-
-    def notify_at_once(self, group: str, call: Call) -> None:
-        """Like `notify`, but past the gate, because the call may be what opens it."""
-        self._scheduler.put_at_once(group, call)
-
-    def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
-        """Put peer packets, each as (group, sender, packet). Packets of groups that are not hosted here are dropped."""
-        self._scheduler.packets(items)
-
-    def admit(self, group: str) -> None:
-        """Let the replica take part, because all other voters know its directory; a turn follows at once."""
-        self._scheduler.admit(group)
 
     def turn_all(self) -> None:
         """Give every group a turn soon."""

@@ -9,7 +9,6 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,14 +17,12 @@ from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.decisions.transaction_checks import CHECK_RETRY_NS, TransactionRules
 from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.broker.group.group import Group
-from ledgermq.node.broker.ports import reading
 from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.broker.state.restoring import restore
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.background.scrubbing import Plan
-from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
+from ledgermq.node.replica.hosting.assembling import machine_of, replica_of
 from ledgermq.node.replica.hosting.running import RESERVE_FILE, OpenReplica
 from ledgermq.node.replica.retention.retention_rules import STORE, Pin
 from ledgermq.node.runtime.answer_budget import ANSWERS
@@ -119,13 +116,14 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     joins = config.joins(group.name)
     if not joins:
         bootstrap(store.log, group.replicas, config.begun_ms(group), _rule(group))
-    machine = Machine(store.queues, _record_of(store), _index_of(store))
+    machine = machine_of(store, Machine)
     lost = restore(store, machine, phases)
     if lost is not None:
         log.warning("consume queues were rebuilt from the log", group=group.name, reason=lost)
     admitted = store.read_vouched() or (not joins and _is_alone(config, group, store.disk))
-    replica = RaftReplica(
-        group.name,
+    replica = replica_of(
+        store,
+        machine,
         RaftConfig(
             config.node,
             () if joins else tuple(group.replicas),
@@ -135,15 +133,11 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
             rule=Rule.MAJORITY if joins else _rule(group),
             ha=_ha_rules(group),
         ),
-        store.log,
-        store.hard_state,
         random.Random(),
-        time.monotonic_ns(),
+        time.monotonic_ns,
         store_host=host_bytes(config.address.host, config.address.client_port),
-        commit_index=_known_commit(store, machine),
         admitted=admitted,
         lazy=_lazy(config),
-        members=_known_members(machine),
     )
     _compare_members(config, group, replica.members)
     driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
@@ -184,24 +178,6 @@ def _is_alone(config: NodeConfig, group: BrokerGroup, disk: Disk) -> bool:
     return {*roster.nodes, *group.replicas} == {config.node}
 
 
-def _record_of(store: GroupStore) -> Callable[[int, int], memoryview]:
-    """Reads records in place in the log; a caller that keeps one must copy it."""
-
-    def record(offset: int, size: int) -> memoryview:
-        with reading():
-            return store.log.whole_record_at(offset, size)
-
-    return record
-
-
-def _index_of(store: GroupStore) -> Callable[[int], int]:
-    def index_at(offset: int) -> int:
-        with reading():
-            return store.log.index_at(offset)
-
-    return index_at
-
-
 def _release_when_full(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> None:
     """Release the reserve if the disk is full: a start writes a few small files before anything can be cleaned up."""
     reserve = Reserve(disk, f"{root}/state/{RESERVE_FILE}", config.retention.reserve_bytes)
@@ -236,20 +212,6 @@ def _writer(config: NodeConfig, group: str) -> LogWriter:
 
 def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
     executor.submit(work)
-
-
-def _known_members(machine: Machine) -> tuple[int, Members] | None:
-    """The members at the applied index, which the replicator need not read from the log again."""
-    members = machine.members
-    if members is None:
-        return None
-    return machine.applied_index, as_raft(members)
-
-
-def _known_commit(store: GroupStore, machine: Machine) -> int:
-    checkpoint = store.read_checkpoint()
-    noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
-    return max(0, machine.applied_index, noted)
 
 
 def _check_sizes(config: NodeConfig, group: BrokerGroup, found: Identity) -> None:
