@@ -623,10 +623,10 @@ class Loop:
     def now_ms(self) -> int:
         return self._cluster.wall_clocks.now_ms(self._station.name, self._cluster.now)
 
-    def _after(self, delay_ns: int, action: Callable[..., None], *given: Any) -> None:
+    def _after(self, delay_ns: int, action: Callable[..., object], *given: Any) -> None:
         self._cluster.after(delay_ns, self._act, action, given)
 
-    def _act(self, action: Callable[..., None], given: tuple[Any, ...]) -> None:
+    def _act(self, action: Callable[..., object], given: tuple[Any, ...]) -> None:
         paused_ns = self._station.paused_until - self._cluster.now
         if self._station.running is not self.process:
             return

@@ -215,9 +215,9 @@ class Medium:
         self._kills_to_come: list[int] = []
         self._bug = bug
         broken = hosted_type(bug)
-        self._digests_type = type("Digests", (digests_type(bug),), {"pause": lambda self, length: None})
+        self._digests_type: type[Digests] = type("Digests", (digests_type(bug),), {"pause": lambda self, length: None})
         """Nothing else needs the processor."""
-        self._life_type = Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})
+        self._life_type: type[Life] = Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})
         self.identity = self._make()
 
     def _make(self) -> Identity:

@@ -85,8 +85,8 @@ class Operated(Cluster):
     def seal(self, looks: int = SEAL_LOOKS) -> None:
         """The nodes compute digest and root of full log files, and the leader records those on which a majority agrees. A group without a
         log tree is first raised to the level that has one."""
-        for station, life in self._lives():
-            if self.now >= self.stations[station].paused_until:
+        for name, life in self._lives():
+            if self.now >= self.stations[name].paused_until:
                 life.want_digests()
         if looks:
             self.after(SEAL_LOOK_NS, self.seal, looks - 1)

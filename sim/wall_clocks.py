@@ -7,7 +7,7 @@ it about every second. Answers take a random time, and some are lost. No event i
 that, and no random number of the rest of the run is drawn.
 
 Law. The store time of an entry is at most the largest time that a majority of the nodes' clocks had
-reached by then, plus the largest offset; it never falls, but with the entry that begins a time
+reached by then, plus the time for which no majority has agreed since, plus the largest offset; it never falls, but with the entry that begins a time
 epoch; and when all clocks are right again, it is right.
 """
 
@@ -81,7 +81,8 @@ class WallClocks:
         self._heard: dict[tuple[str, str], tuple[tuple[int, int], int]] = {}
         """By (node, peer): both processes, and when the peer was last asked."""
         self._latest_ms = 0
-        """The largest time that a majority of the clocks had reached."""
+        """The largest time that a majority of the clocks had reached, and steadily on from there while no majority agrees."""
+        self._noted_ns = 0
         self._checked_ms = -(1 << 62)
         self._healed_ns: int | None = None
 
@@ -128,9 +129,12 @@ class WallClocks:
         )
 
     def _note(self, world_ns: int) -> None:
-        offsets = [node.wall_offset_ms for node in self._nodes.values()]
-        error = sorted(offsets, reverse=True)[majority(len(offsets)) - 1] if any(offsets) else 0
-        self._latest_ms = max(self._latest_ms, world_ns // MS + error)
+        offsets = sorted((node.wall_offset_ms for node in self._nodes.values()), reverse=True)
+        before = majority(len(offsets)) - 1
+        if not any(first - last <= MAX_OFFSET_MS for first, last in zip(offsets, offsets[before:], strict=False)):
+            self._latest_ms += (world_ns - self._noted_ns) // MS
+        self._latest_ms = max(self._latest_ms, world_ns // MS + offsets[before])
+        self._noted_ns = world_ns - world_ns % MS
 
     def healed(self, world_ns: int) -> None:
         """All clocks are right from now on."""
