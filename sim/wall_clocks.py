@@ -7,8 +7,9 @@ it about every second. Answers take a random time, and some are lost. No event i
 that, and no random number of the rest of the run is drawn.
 
 Law. The store time of an entry is at most the largest time that a majority of the nodes' clocks had
-reached by then, plus the time for which no majority has agreed since, plus the largest offset; it never falls, but with the entry that begins a time
-epoch; and when all clocks are right again, it is right.
+reached by then, plus the time for which no majority has agreed since, plus the largest offset; it
+never falls, but with the entry that begins a time epoch; and when all clocks are right again, it is
+right.
 """
 
 from __future__ import annotations
