@@ -246,9 +246,10 @@ class Operated(Cluster):
             self.after(self.chance.randrange(*CALL_NS), self.start, name)
 
     def change_rule(self) -> Rule | None:
-        """Ask the leader to change to the other rule; returns that rule, None without a leader."""
+        """Ask the leader to change to the other rule; returns that rule, None without a leader. No operator does that while a directory is
+        lost: between both rules the group needs every voter."""
         members = self.members()
-        if members is None or self.healed:
+        if members is None or self.healed or not self._all_count():
             return None
         goal = members.towards or (Rule.MAJORITY if members.rule is Rule.IN_SYNC else Rule.IN_SYNC)
         for station, _ in self._leader_lives():
