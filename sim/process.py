@@ -29,7 +29,8 @@ WRITE_NS = (MS, 20 * MS)
 STEP_NS = (0, MS)
 """The same for a step of a repair or an installation, and for a request of a peer."""
 
-class Loop(Driver, Protocol):
+
+class ProcessLoop(Driver, Protocol):
     """The event loop of a process, and its other threads."""
 
     def later(self, wait_ns: tuple[int, int], action: Callable[[], None]) -> None:
@@ -109,7 +110,7 @@ class Process:
     """One run of a node's program: its hosted group, and what drives it."""
 
     def __init__(
-        self, medium: Medium, live: Callable[[Callable[[], Executor]], Life], members: Iterable[str], chance: Random, loop: Loop
+        self, medium: Medium, live: Callable[[Callable[[], Executor]], Life], members: Iterable[str], chance: Random, loop: ProcessLoop
     ) -> None:
         """`live` opens the group, with executors that it is given a maker of; `members`: the nodes that its log named last."""
         group, name = medium.settings.group, medium.name

@@ -7,6 +7,7 @@ in between.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -234,7 +235,9 @@ class World(Operated):
 
 
 def _drop(logger: Any, method: str, event: Any) -> Any:
-    """The nodes' log lines are of no interest; the timeline has what happened."""
+    """The nodes' log lines are of no interest: the timeline has what happened. An unexpected error that the product survives is one."""
+    if event.get("exc_info"):
+        raise Violation("assertion", str(event["event"])) from sys.exc_info()[1]
     raise structlog.DropEvent
 
 
