@@ -1,12 +1,13 @@
 """Planted bugs: each breaks one rule of the product's code in a subclass, to prove that the checkers find it.
 
-Each class below breaks exactly the method that enforces a rule. If the simulator cannot find a bug within the default seeds, that is a
+Each class below breaks exactly the method that enforces a rule; only `AsksOneLess` breaks the simulated operator instead, because `ledgermq
+upgrade finish` is not part of a node. If the simulator cannot find a bug within the default seeds, that is a
 defect of the simulator, and `tests/sim/test_planted_bugs.py` fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -29,10 +30,11 @@ from ledgermq.node.broker.decisions.transaction_resolution import TransactionRes
 from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.replica.background.digests import Digests
 from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
-from ledgermq.node.replica.retention.retention_rules import LogFile
+from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.proto.entry_checking import BadEntry
@@ -53,8 +55,6 @@ from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, Messag
 from ledgermq.raft.policy import POLICIES, InSync, Peers, Policy, is_there
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import reached_by_majority
-from ledgermq.sim.disk import ForgetfulDisk, Inode
-from ledgermq.sim.keeping import Keeper
 from ledgermq.sim.operators import Upgrader
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.durability import SyncJob
@@ -62,6 +62,8 @@ from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.log_recovery import Recovery
 from ledgermq.storage.log_scan import Point
+from ledgermq.storage.slots import SlotFile
+from ledgermq.storage.store import GroupStore
 
 
 class Bug(str, Enum):
@@ -170,17 +172,16 @@ class RaisesNothing(Group):
         return False
 
 
-class ForgetsVotes(ForgetfulDisk):
+class SyncsNoVotes(HardStateFile):
     """Writes term and vote without syncing them."""
 
-    def sync_inode(self, inode: Inode, path: str) -> None:
-        if not path.endswith("/hardstate"):
-            super().sync_inode(inode, path)
+    def __init__(self, slots: SlotFile) -> None:
+        super().__init__(slots)
+        slots.sync = lambda: None  # type: ignore[method-assign]
 
-    def successor(self) -> ForgetfulDisk:
-        fresh = ForgetsVotes(capacity_bytes=self.capacity_bytes)
-        fresh.take_over(self)
-        return fresh
+
+class ForgetsVotes(GroupStore):
+    hard_state_type = SyncsNoVotes
 
 
 class AcksBeforeSync(LogState):
@@ -431,26 +432,27 @@ class TrustsPayloads(RaftReplica):
         return True
 
 
-class KeepsTooMuch(Keeper):
+class KeepsTooMuch(OpenReplica):
     """Writes a snapshot of the applied state although the log up to there is not durable here."""
 
     def _may_be_kept(self, index: int) -> bool:
         return True
 
 
-class NoTree(Keeper):
-    """Reports the digest of a file as the root of its entries, as every other replica does."""
+class CallsAllCovered(GroupStore):
+    """Treats what the log holds as covered by its snapshots."""
 
-    def sealed_files(self) -> Iterator[tuple[LogFile, str, str]]:
-        for file, sha256, _ in super().sealed_files():
-            yield file, sha256, sha256
+    @property
+    def durable_snapshot_index(self) -> int:
+        return self.log.durable_index
 
 
-class TrimsWithoutSnapshot(Keeper):
-    """Treats the applied index as the index that a snapshot covers."""
+class NoTree(Digests):
+    """Computes the digest of a file instead of the root of its entries, as every other replica does."""
 
-    def _snapshot_on_disk(self) -> int:
-        return self._machine.applied_index
+    def compute(self, base: int, end: int | None) -> tuple[str, str]:
+        sha256, _ = super().compute(base, end)
+        return sha256, sha256
 
 
 # -- HA groups --------------------------------------------------------------------------------------------------------------------------
@@ -693,17 +695,21 @@ def upgrader_type(bug: Bug) -> type[Upgrader]:
     return AsksOneLess if bug is Bug.FINISH_ASKS_ONE_LESS else Upgrader
 
 
-def disk_type(bug: Bug) -> type[ForgetfulDisk]:
-    return ForgetsVotes if bug is Bug.VOTE_NOT_SYNCED else ForgetfulDisk
-
-
 def log_type(bug: Bug) -> type[EntryLog]:
     return LOGS.get(bug, EntryLog)
 
 
-def keeper_type(bug: Bug) -> type[Keeper]:
-    keepers = {Bug.SNAPSHOT_ABOVE_DURABLE: KeepsTooMuch, Bug.TRIM_WITHOUT_SNAPSHOT: TrimsWithoutSnapshot, Bug.DIGEST_AS_ROOT: NoTree}
-    return keepers.get(bug, Keeper)
+def hosted_type(bug: Bug) -> type[OpenReplica]:
+    return KeepsTooMuch if bug is Bug.SNAPSHOT_ABOVE_DURABLE else OpenReplica
+
+
+def digests_type(bug: Bug) -> type[Digests]:
+    return NoTree if bug is Bug.DIGEST_AS_ROOT else Digests
+
+
+def store_type(bug: Bug) -> type[GroupStore]:
+    stores: dict[Bug, type[GroupStore]] = {Bug.VOTE_NOT_SYNCED: ForgetsVotes, Bug.TRIM_WITHOUT_SNAPSHOT: CallsAllCovered}
+    return stores.get(bug, GroupStore)
 
 
 def install_type(bug: Bug) -> type[Install]:

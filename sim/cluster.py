@@ -1,11 +1,11 @@
 """One simulated cluster: virtual time, a heap of events, and the turns of its nodes.
 
 This module orders the events; `operated.py` says what operators ask for, `faults.py` plans faults, and `world.py` runs a whole run to its
-end. A node runs the product's code (`node.py` wires it, `keeping.py` does its work outside turns), `clients.py` defines clients. The
+end. A node runs the product's code (`node.py` and `process.py` wire it), `clients.py` defines clients. The
 invariants are checked after every step (`checkers.py`, `truth.py`) and over the clients' histories (`histories.py`).
 
-A node's turn follows the rules of its engine: it takes everything that has arrived, calls wait during a sync if the group says so, and the
-results of a turn are sent when all of it succeeded.
+A node's turns are ordered by the product's scheduler; `Loop` drives it. A pass comes a little later than what caused it, so it takes
+everything that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import hashlib
 import heapq
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
@@ -31,14 +33,15 @@ from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
 from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group.group import TurnOutput
-from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
-from ledgermq.node.replica.shipping.shipping_wire import is_shipping
+from ledgermq.node.replica.hosting.hosting import TAKE_AWAY
+from ledgermq.node.replica.hosting.ports import State
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import Appointment
-from ledgermq.raft.transfer import Cause
+from ledgermq.raft.transfer import Cause, LeaderChange
 from ledgermq.sim.acquaintance import Acquaintance
 from ledgermq.sim.appointing import Appointing
 from ledgermq.sim.bugs import Bug, cluster_clock_type, election
@@ -51,12 +54,12 @@ from ledgermq.sim.delayers import Delayer, Plans
 from ledgermq.sim.disk import Killed
 from ledgermq.sim.fifo_consumers import FifoConsumer, Groups
 from ledgermq.sim.histories import Histories
-from ledgermq.sim.keeping import Duty
 from ledgermq.sim.natives import NativeProducer, Ways
 from ledgermq.sim.network import MS, Network
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.operators import Operator, Upgrader
 from ledgermq.sim.outcome import TimelineEvent
+from ledgermq.sim.process import Process
 from ledgermq.sim.settings import FILE_BYTES, Settings
 from ledgermq.sim.starving import Starving
 from ledgermq.sim.stored import StoredMessages
@@ -64,7 +67,6 @@ from ledgermq.sim.timetable import Timetable
 from ledgermq.sim.transactors import Manners, Transactor
 from ledgermq.sim.truth import Truth
 from ledgermq.sim.wall_clocks import WallClocks
-from ledgermq.sim.workshop import Workshop
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
 
 SECOND = 1000 * MS
@@ -75,7 +77,6 @@ BEGAN_NS = SECOND
 RECONCILE_NS = 100 * MS
 PASS_NS = MS
 """A node takes its turn at most this long after something arrived."""
-DUTY_NS = (MS, 20 * MS)
 TRANSACTORS = 2
 NATIVES = 2
 NATIVES_EVERY = 5
@@ -89,9 +90,10 @@ class Station:
 
     name: str
     medium: Medium
+    running: Process | None = None
+    """Its process."""
     life: Life | None = None
-    workshop: Workshop | None = None
-    """Set while the process runs."""
+    """The group while it is open in that process."""
     acquaintance: Acquaintance = field(default_factory=Acquaintance)
     members: frozenset[str] = frozenset()
     """The group's members as last named in its log."""
@@ -101,16 +103,10 @@ class Station:
     """The error of this node's wall clock."""
     clock: Clock = field(default_factory=Clock)
     """Its monotonic clock, which its processes share."""
-    timer_ns: int = 0
-    """When the scheduled timer event fires, 0 without one."""
-    wake_ns: int = 0
-    """When the node wants to take a turn."""
-    turning: bool = False
-    """Whether a turn is scheduled."""
 
     def process(self, world_ns: int) -> int:
         """Which process answers at this moment; 0: none."""
-        return self.lives if self.workshop is not None and world_ns >= self.paused_until else 0
+        return self.lives if self.running is not None and world_ns >= self.paused_until else 0
 
     def steady_ns(self, world_ns: int) -> int:
         return self.clock.at(world_ns)
@@ -181,7 +177,7 @@ class Cluster:
         self._order = 0
         self._digest = hashlib.sha256()
         self._token = 0
-        self._waiting: dict[int, tuple[Callable[[Answer], None], Life | None]] = {}
+        self._waiting: dict[int, tuple[Callable[[Answer], None], Process | None]] = {}
         """Clients' calls by token, and the process that accepted them."""
         self._asked_at = 0
         """How much was committed when deposed leaders were last asked."""
@@ -216,16 +212,19 @@ class Cluster:
         self._digest.update(f"{self.now} {node} {text}\n".encode())
         self.events.append(TimelineEvent(self.now, node, text))
 
-    def _one_event(self) -> None:
+    def _one_event(self) -> bool:
+        """Returns whether a node took a turn in it."""
         self.now, _, action, arguments = heapq.heappop(self._heap)
         self.step_number += 1
         action(*arguments)
-        if self._touched:
-            self.look()
-            self._ask_deposed()
-            if len(self.truth) > self._timed:
-                self.wall_clocks.check(self.truth.pieces(self._timed, len(self.truth) - 1), self.now)
-                self._timed = len(self.truth)
+        if not self._touched:
+            return False
+        self.look()
+        self._ask_deposed()
+        if len(self.truth) > self._timed:
+            self.wall_clocks.check(self.truth.pieces(self._timed, len(self.truth) - 1), self.now)
+            self._timed = len(self.truth)
+        return True
 
     def look(self) -> None:
         """Run every checker after every step, on the node that acted in it."""
@@ -254,147 +253,88 @@ class Cluster:
     def start(self, name: str) -> None:
         """Start a node's next process from the content of its medium."""
         station = self.stations[name]
-        if station.workshop is not None:
+        if station.running is not None:
             return
-        station.workshop = Workshop(station.medium)
-        station.acquaintance.begin()
-        self._open(station)
-
-    def _open(self, station: Station) -> None:
-        """A process opens its group: at its start, and again after the group's files were repaired."""
-        name, workshop = station.name, station.workshop
-        assert station.life is None and workshop is not None
-        station.lives += 1
-        station.paused_until = self.now
         self.note("start", name)
-        medium = station.medium
-        try:
-            with medium.working():
-                now_ns = station.clock.at(self.now)
-                station.life = medium.live(now_ns, random.Random(self.chance.random()), station.lives, self.truth)
-        except Killed:
-            self._killed_in_recovery(station)
-            return
-        except (OSError, StorageError) as error:
-            self._failed(station, error)
-            return
-        machine = station.life.machine
-        if machine.applied_index >= 0:
+        station.acquaintance.begin()
+        station.paused_until = self.now
+        loop = Loop(self, station)
+        running = station.running = loop.process = Process(
+            station.medium, partial(self._live, station), station.members, self.chance, loop
+        )
+        if self._run(station, running, running.begin):
+            self._watch(station, running)
+
+    def _live(self, station: Station, thread: Callable[[], Executor]) -> Life:
+        """A process opens its group: at its start, and again after the group's files were repaired or installed."""
+        station.lives += 1
+        chance = random.Random(self.chance.random())
+        life = station.medium.live(lambda: station.clock.at(self.now), chance, station.lives, self.truth, thread)
+        life.changed = partial(self._leader_changed, station.name)
+        if life.machine.applied_index >= 0:
             self.coverage["starts-from-snapshot"] += 1
-            self.truth.state(name, machine.applied_index, machine.export(medium.identity.log_id))
-        self.appointing.started(name)
-        self._turn_soon(station)
+            life.machine.export(station.medium.identity.log_id)
+        return life
 
-    def _killed_in_recovery(self, station: Station) -> None:
-        self.note("killed in recovery", station.name)
-        self._end(station, power=self.chance.random() < 0.5)
-        self.after(SECOND, self.start, station.name)
-
-    def _failed(self, station: Station, error: Exception) -> None:
-        """The group cannot be opened or read. If its medium was damaged, it is repaired from peers. Otherwise the process ends, because a
-        sync failed (code 73) or the disk is full (74), and its supervisor restarts it."""
-        medium, workshop = station.medium, station.workshop
-        assert workshop is not None and station.life is None
-        self.note(f"failed: {error}", station.name)
+    def _run(self, station: Station, running: Process, work: Callable[[], None]) -> bool:
+        """Run code of a process; False if the process ended in it."""
+        medium = station.medium
+        medium.busy = True
         try:
-            with medium.working():
-                mends = medium.harmed and workshop.mend(
-                    error, self._others(station), station.clock.at(self.now), self.chance.randrange(1 << 62)
-                )
+            work()
         except Killed:
-            self._killed_in_recovery(station)
-            return
-        except (OSError, StorageError) as again:
-            error, mends = again, False
-        if mends:
-            self.coverage["repairs"] += 1
-            self._work_soon(station)
-            return
-        if not (medium.sync_failed or isinstance(error, NoSpace) or medium.harmed):
-            raise Violation("I10", f"{station.name} cannot open its group: {error}") from error
-        self._end(station, power=False)
-        self.after(SECOND, self.start, station.name)
+            self._killed(station)
+        except (Fenced, LogFenced, OSError, StorageError) as error:
+            self._ended_by(station, error)
+        finally:
+            medium.busy = False
+        return station.running is running
 
-    def _others(self, station: Station, source: str = "") -> list[str]:
-        """The nodes that a node asks for bytes: the founders, the members last named in its log, and the node that told it to ask."""
-        return sorted({*self.settings.names, *station.members, source} - {station.name, ""})
-
-    def _install(self, station: Station, source: str, floor_pos: int) -> None:
-        """The log here ends before that of `source` begins, so it is installed as a whole."""
-        workshop = station.workshop
-        assert workshop is not None and station.life is None
-        self.note(f"left behind: the log is fetched, first from {source}", station.name)
-        try:
-            with station.medium.working():
-                workshop.install(
-                    source, floor_pos, self._others(station, source), station.clock.at(self.now), self.chance.randrange(1 << 62)
-                )
-        except Killed:
-            self._killed_in_recovery(station)
+    def _watch(self, station: Station, running: Process) -> None:
+        """Look at what became of the group in a turn."""
+        opened = running.opened
+        if opened is not station.life:
+            if station.life is not None:
+                self._bury(station)
+            station.life = opened
+            if opened is not None:
+                self.appointing.started(station.name)
+        former, state = running.state, running.host.state
+        if state is former:
             return
-        except (OSError, StorageError) as error:
-            self.note(f"failed: {error}", station.name)
-            self._end(station, power=False)
-            self.after(SECOND, self.start, station.name)
-            return
-        self.coverage["installs"] += 1
-        self._work_soon(station)
-
-    def _end(self, station: Station, *, power: bool) -> None:
-        """The process ends, whatever it was doing."""
-        if station.life is not None:
-            self._bury(station)
-        station.workshop = None
-        self.starving.ended(station.name)
-        station.medium.crash(self.chance if power else None)
-
-    def _work_soon(self, station: Station) -> None:
-        """The process's shipping thread has work."""
-        workshop = station.workshop
-        if workshop is not None and not workshop.turning and self.now >= station.paused_until:
-            workshop.turning = True
-            self.after(int(self.chance.random() * PASS_NS), self._work, station, workshop)
-
-    def _work(self, station: Station, workshop: Workshop) -> None:
-        """Run a node's shipping thread on what has arrived."""
-        workshop.turning = False
-        if station.workshop is not workshop or self.now < station.paused_until:
-            return
-        mending, told = workshop.rebuild is not None, workshop.refused
-        try:
-            with station.medium.working():
-                worked = workshop.turn(station.clock.at(self.now))
-        except Killed:
-            self._killed_in_recovery(station)
-            return
-        except (OSError, StorageError) as error:
-            if not mending:
-                raise
-            self.note(f"failed: {error}", station.name)
-            self._end(station, power=False)
-            self.after(SECOND, self.start, station.name)
-            return
-        if workshop.refused is not None and workshop.refused != told:
-            self.note(f"cannot be mended: {workshop.refused}", station.name)
-            self.coverage["repairs-refused"] += 1
-        self._send(station.name, worked.packets)
-        if worked.install_wanted is not None:
-            self._install(station, *worked.install_wanted)
-            return
-        if worked.finished:
-            self.note("mended", station.name)
+        running.state = state
+        rebuild = running.host.status().rebuild
+        reason = "" if rebuild is None else rebuild.reason
+        self.note(f"{state}: {reason}" if reason else str(state), station.name)
+        if TAKE_AWAY in reason:
+            self._ended_by(station, Diverged(reason))
+        elif state is State.RUNNING and former is not State.JOINING:
             station.medium.wounded = False
             self.coverage["mended"] += 1
-            self._open(station)
-        if worked.wake_at_ns >= 0:
-            delay = max(station.clock.when(worked.wake_at_ns) - self.now, MS // 10)
-            self.after(delay, self._work_soon, station)
+        elif state is State.REFUSED:
+            self.coverage["repairs-refused"] += 1
+        elif former is not State.REFUSED and state in (State.REPAIRING, State.INSTALLING):
+            self.coverage["repairs" if state is State.REPAIRING else "installs"] += 1
+
+    def _leader_changed(self, name: str, change: LeaderChange) -> None:
+        self.note(f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}", name)
+        self.coverage["leaders-by-transfer"] += change.leader == name and change.reason.cause is Cause.OPERATOR
+
+    def _end(self, station: Station, *, power: bool) -> None:
+        """The process ends, whatever it was doing, and all its connections with it."""
+        running, station.running = station.running, None
+        if station.life is not None:
+            self._bury(station)
+        for token in [token for token, (_, taken) in self._waiting.items() if taken is running]:
+            self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
+        self.starving.ended(station.name)
+        station.medium.crash(self.chance if power else None)
 
     def crash(self, name: str, *, power: bool) -> None:
         """End a process: with `power` a random subset of unsynced pages is lost, without it (SIGKILL) the cache survives. After the end of
         faults nothing crashes any more."""
         station = self.stations[name]
-        if station.workshop is None or self.healed:
+        if station.running is None or self.healed:
             return
         self.note("power cut" if power else "kill", name)
         if power and station.medium.disk.unsynced_pages():
@@ -402,17 +342,15 @@ class Cluster:
         self._end(station, power=power)
 
     def _bury(self, station: Station) -> None:
-        """The process is gone, and all its connections with it."""
+        """The group is no longer open."""
         life, station.life = station.life, None
         assert life is not None
         station.members = frozenset(life.replica.members.nodes)
         self.coverage["crashes"] += 1
-        self.coverage["files-trimmed"] += life.keeper.trimming.files_removed
+        self.coverage["files-trimmed"] += life.trimming.files_removed
         self.checkers.dies(station.name, life)
         self._reading = {token: read for token, read in self._reading.items() if read[1] is not life}
         self._nothing_gone(station.name, life)
-        for token in [token for token, (_, taken) in self._waiting.items() if taken is life]:
-            self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
 
     def pause(self, name: str, duration_ns: int) -> None:
         """Pause the process; packets wait for it."""
@@ -421,8 +359,6 @@ class Cluster:
         station = self.stations[name]
         station.paused_until = self.now + duration_ns
         self.note(f"paused for {duration_ns // MS} ms", name)
-        self.after(duration_ns, self._turn_soon, station)
-        self.after(duration_ns, self._work_soon, station)
 
     def suspend(self, name: str, duration_ns: int) -> None:
         """Suspend the machine: the process is paused, and its monotonic clock stands still."""
@@ -434,7 +370,8 @@ class Cluster:
         """Set the rate of a node's monotonic clock; its timers are recalculated."""
         station = self.stations[name]
         station.clock.set_rate(self.now, ppm)
-        self._turn_soon(station)
+        if station.running is not None:
+            station.running.scheduler.time_is_up()
 
     def slow_down(self, names: tuple[str, ...], sync_ns: tuple[int, int]) -> int:
         """Syncs of these nodes take this long (from, to), until the returned number is passed to `speed_up`."""
@@ -455,121 +392,66 @@ class Cluster:
         self.starving.hand(to, "read", [(sender, incarnation, packet)], self._take_in, self.stations[to])
 
     def _take_in(self, station: Station, came: Iterable[tuple[str, str, PeerPacket]]) -> None:
+        running = station.running
+        if running is None:
+            return
+        if station.life is not None:
+            station.acquaintance.named = station.life.replica.members.incarnations
+        heard = []
         for sender, incarnation, packet in came:
-            if station.life is not None:
-                station.acquaintance.named = station.life.replica.members.incarnations
-            if station.workshop is not None and not station.acquaintance.hears(sender, incarnation) and not is_of_leader(packet):
+            if not station.acquaintance.hears(sender, incarnation) and not is_of_leader(packet):
                 self.coverage["packets-of-replaced-directories"] += 1
-            elif is_shipping(packet):
-                if station.workshop is not None:
-                    station.workshop.packets.append((sender, packet))
-                    self._work_soon(station)
-            elif station.life is not None:
-                station.life.packets.append((sender, packet))
-                self._turn_soon(station)
+            else:
+                heard.append((self.settings.group, sender, packet))
+        running.scheduler.packets(heard)
 
-    def _synced(self, station: Station, life: Life, ticket: SyncTicket, early: OSError | bool | None) -> None:
+    def _sync(self, station: Station, running: Process, ticket: SyncTicket) -> None:
+        early = run_ticket(ticket) if self.chance.random() < 0.5 else True
+        self.after(int(self.chance.uniform(*self._sync_ns(station.name))), self._synced, station, running, ticket, early)
+
+    def _synced(self, station: Station, running: Process, ticket: SyncTicket, early: OSError | bool | None) -> None:
         """The end of an fdatasync: `early` is its outcome if it took effect at its start, True if it takes effect now."""
-        if station.life is not life:
+        if station.running is not running:
             return
-        try:
-            with station.medium.working():
-                error = run_ticket(ticket) if early is True else early
-        except Killed:
-            self._killed(station)
+        outcome = [early]
+        if early is True and not self._run(station, running, lambda: outcome.append(run_ticket(ticket))):
             return
+        error = outcome[-1]
         assert not isinstance(error, bool)
-        life.syncing = False
-        life.synced.append((ticket, error))
-        self._turn_soon(station)
+        running.scheduler.sync_ended(self.settings.group, ticket, error)
 
-    def _turn_soon(self, station: Station) -> None:
-        """Something has arrived. A paused node takes it when it is resumed."""
-        if not station.turning and self.now >= station.paused_until:
-            station.turning = True
-            # The engine is busy: everything that arrives in the meantime is taken together.
-            self.after(int(self.chance.random() * PASS_NS) + self.starving.wait_ns(station.name), self._turn, station)
+    def put(self, station: Station, call: Call) -> None:
+        """A call comes to the node's process, if one runs."""
+        running = station.running
+        if running is not None and running.seat is not None:
+            running.scheduler.put(running.seat, call)
 
-    def _timer(self, station: Station, at: int) -> None:
-        if station.timer_ns != at:
-            return
-        station.timer_ns = 0
-        if station.wake_ns > self.now:
-            self._set_timer(station)
-        else:
-            self._turn_soon(station)
+    def turn_soon(self, station: Station) -> None:
+        """The group gets a turn without an input."""
+        if station.running is not None:
+            station.running.scheduler.want(self.settings.group)
 
-    def _set_timer(self, station: Station) -> None:
-        at = max(station.wake_ns, self.now + MS // 10)
-        if station.timer_ns == 0 or at < station.timer_ns:
-            station.timer_ns = at
-            self.after(at - self.now, self._timer, station, at)
-
-    def _turn(self, station: Station) -> None:
-        """Run a node's engine on what has arrived."""
-        station.turning = False
-        life = station.life
-        if life is None or self.now < station.paused_until:
-            return
+    def _pass(self, station: Station, running: Process) -> None:
+        """Run a node's scheduler on what has arrived."""
         self._touched.append(station.name)
-        packets, life.packets = life.packets, []
-        synced, life.synced = life.synced, []
-        calls: list[Call] = []
-        if life.calls and not (life.syncing and life.hold_calls):
-            calls, life.calls = life.calls, []
-        medium = station.medium
-        medium.busy = True
-        try:
-            now_ns = station.clock.at(self.now)
-            output = life.group.turn(now_ns, self.wall_clocks.now_ms(station.name, self.now), calls, packets, synced)
-            duty = life.keeper.after_turn(now_ns)
-            self._carry_out(station, life, output)
-        except Killed:
-            self._killed(station)
-            return
-        except (Fenced, LogFenced) as fenced:
-            self._fenced(station, fenced)
-            return
-        except Unreadable as unreadable:
-            self._unreadable(station, unreadable.failure)
-            return
-        finally:
-            medium.busy = False
-        behind, floor_pos = life.group.left_behind, life.log.end_pos
-        if behind is not None and behind[1] > life.log.end_index + 1:
-            self._end(station, power=False)
-            station.workshop = Workshop(medium)
-            self._install(station, behind[0], floor_pos)
-            return
-        if duty is not None:
-            self.after(self.chance.randrange(*DUTY_NS), self._duty, station, life, duty)
+        if self._run(station, running, running.scheduler.run):
+            self._watch(station, running)
 
-    def _carry_out(self, station: Station, life: Life, output: TurnOutput) -> None:
-        life.hold_calls = output.hold_calls
+    def _carry_out(self, station: Station, running: Process, output: TurnOutput) -> None:
         name = station.name
         self._send(name, output.packets)
-        if output.sync is not None:
-            early = run_ticket(output.sync) if self.chance.random() < 0.5 else True
-            life.syncing = True
-            self.after(int(self.chance.uniform(*self._sync_ns(name))), self._synced, station, life, output.sync, early)
         for wish in output.ha_requests:
             self.appointing.wished(name, wish)
         for fetch in output.tier_fetches:
-            self.after(self.chance.randrange(*CALL_NS), self._fetched, station, life, fetch)
+            self.after(self.chance.randrange(*CALL_NS), self._fetched, station, running, fetch)
         for done in output.done:
             self._done(name, done)
-        for change in life.replica.take_changes():
-            self.note(f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}", name)
-            self.coverage["leaders-by-transfer"] += change.leader == name and change.reason.cause is Cause.OPERATOR
-        station.wake_ns = station.clock.when(output.wake_at_ns)
-        self._set_timer(station)
 
-    def _fetched(self, station: Station, life: Life, fetch: TierFetch) -> None:
+    def _fetched(self, station: Station, running: Process, fetch: TierFetch) -> None:
         """The object store answers."""
-        if station.life is life:
+        if station.running is running:
             self.coverage["fetches-failed" if self.now < self.store.away_until else "fetches"] += 1
-            life.calls.append(self.store.answer(fetch, self.now))
-            self._turn_soon(station)
+            self.put(station, self.store.answer(fetch, self.now))
 
     def _nothing_gone(self, name: str, life: Life) -> None:
         """Nothing was removed from the store, so no group passes over a message because it no longer exists."""
@@ -589,43 +471,28 @@ class Cluster:
             for delay in self.network.deliveries(name, to):
                 self.after(delay, self._deliver, name, incarnation, to, sent)
 
-    def _duty(self, station: Station, life: Life, duty: Duty) -> None:
-        """A file is written outside the turns."""
-        if station.life is not life:
-            return
-        try:
-            with station.medium.working():
-                duty()
-        except Killed:
-            self._killed(station)
-        except Fenced as fenced:
-            self._fenced(station, fenced)
-        else:
-            life.keeper.busy = False
-
     def _killed(self, station: Station) -> None:
         """The process ended in the middle of its own code, possibly by a power cut."""
-        self.crash(station.name, power=self.chance.random() < 0.5)
+        self.note("killed", station.name)
+        self._end(station, power=self.chance.random() < 0.5)
         self.after(self.chance.randrange(20 * MS, SECOND), self.start, station.name)
 
-    def _fenced(self, station: Station, fenced: Fenced | LogFenced) -> None:
-        """The process ends itself. Only a failed sync may be the reason; anything else is a proven divergence."""
-        self.note(f"fenced: {fenced}", station.name)
-        self.coverage["fenced"] += 1
-        if not station.medium.sync_failed:
-            raise Violation("I2", f"{station.name} fenced itself: {fenced}")
+    def _ended_by(self, station: Station, error: Exception) -> None:
+        """The process ends itself, and its supervisor restarts it. The reason is a failed sync, a full disk, or damage that no peer can
+        mend; anything else is a proven divergence, or damage that nothing did."""
+        medium, fenced = station.medium, isinstance(error, Fenced | LogFenced)
+        self.note(f"{'fenced' if fenced else 'failed'}: {error}", station.name)
+        self.coverage["fenced"] += fenced
+        if not (medium.sync_failed or (not fenced and (medium.harmed or isinstance(error, NoSpace)))):
+            raise Violation("I2" if fenced else "I10", f"{station.name} ended itself: {error}") from error
         self._end(station, power=False)
         self.after(SECOND, self.start, station.name)
 
-    def _unreadable(self, station: Station, failure: Exception) -> None:
-        """Durable entries of the log cannot be read: the group is closed, and the process repairs it."""
-        self.note(f"unreadable: {failure}", station.name)
-        self.coverage["unreadable"] += 1
-        if not station.medium.harmed:
-            raise Violation("I10", f"{station.name} cannot read its log: {failure}")
-        self._end(station, power=False)
-        station.workshop = Workshop(station.medium)
-        self._failed(station, failure)
+    def unreadable(self, station: Station, failure: Exception) -> None:
+        """Something found durable entries of the log that cannot be read."""
+        if station.life is not None:
+            station.life.fail(Unreadable(failure))
+            self.turn_soon(station)
 
     # -- clients --------------------------------------------------------------------------------------------------------------------
 
@@ -645,22 +512,20 @@ class Cluster:
     def _arrive(self, node: str, token: int, call: Call) -> None:
         station = self.stations[node]
         waiting = self._waiting.get(token)
-        life = station.life
+        running, life = station.running, station.life
         if waiting is None:
             return
-        if life is None:
+        if running is None:
             # No process listens there: the connection is refused.
             self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
             return
-        self._waiting[token] = (waiting[0], life)
+        self._waiting[token] = (waiting[0], running)
         if isinstance(call, Receive):
             # A server converts a caller's deadline to its own clock.
             call = replace(call, deadline_ns=station.clock.at(call.deadline_ns))
-        if isinstance(call, Peek | Confirm):
+        if isinstance(call, Peek | Confirm) and life is not None:
             self._reading[token] = len(self.truth) - 1, life
-        life.calls.append(call)
-        if not (life.syncing and life.hold_calls):
-            self._turn_soon(station)
+        self.put(station, call)
 
     def _done(self, node: str, done: Done) -> None:
         """An answer leaves the cluster: from now on it must hold, whether a client receives it or not."""
@@ -697,8 +562,7 @@ class Cluster:
                 self._token += 1
                 call = self.controller.missing(life.machine.topics, life.machine.groups, self._token)
                 if call is not None:
-                    life.calls.append(call)
-                    self._turn_soon(station)
+                    self.put(station, call)
         self.appointing.refresh()
         self.after(RECONCILE_NS, self._reconcile)
 
@@ -706,14 +570,13 @@ class Cluster:
 
     def awake(self) -> list[str]:
         """The nodes whose process runs and is not paused."""
-        return [name for name, station in self.stations.items() if station.workshop is not None and self.now >= station.paused_until]
+        return [name for name, station in self.stations.items() if station.running is not None and self.now >= station.paused_until]
 
     def tell(self, node: str, appointment: Appointment) -> None:
         """The node's process receives it, if its group is open."""
-        station = self.stations[node]
-        if station.life is not None:
-            station.life.calls.append(Appointed(appointment))
-            self._turn_soon(station)
+        running = self.stations[node].running
+        if running is not None:
+            running.scheduler.put_at_once(self.settings.group, Appointed(appointment))
 
     def members(self) -> Members | None:
         """The group's members according to its newest leader; None without one."""
@@ -729,7 +592,7 @@ class Cluster:
 
     def _greet(self) -> None:
         """Every connected pair of nodes greets; a node that sees another directory than it knows tells its group."""
-        there = [station for station in self.stations.values() if station.workshop is not None and self.now >= station.paused_until]
+        there = [station for station in self.stations.values() if station.running is not None and self.now >= station.paused_until]
         for station in there:
             known = station.acquaintance
             for other in there:
@@ -740,8 +603,67 @@ class Cluster:
             if life is not None:
                 known.named = life.replica.members.incarnations
                 for node, incarnation in known.returned():
-                    life.calls.append(Returned(node, incarnation))
-                    self._turn_soon(station)
+                    self.put(station, Returned(node, incarnation))
+
+
+class Loop:
+    """The event loop of a process, and its other threads, on the heap of the world. What comes up while the process is paused waits."""
+
+    process: Process
+
+    def __init__(self, cluster: Cluster, station: Station) -> None:
+        self._cluster = cluster
+        self._station = station
+        self._timer = 0
+        """The number of the timer in force."""
+
+    def now_ns(self) -> int:
+        return self._station.clock.at(self._cluster.now)
+
+    def now_ms(self) -> int:
+        return self._cluster.wall_clocks.now_ms(self._station.name, self._cluster.now)
+
+    def _after(self, delay_ns: int, action: Callable[..., object], *given: Any) -> None:
+        self._cluster.after(delay_ns, self._act, action, given)
+
+    def _act(self, action: Callable[..., object], given: tuple[Any, ...]) -> None:
+        paused_ns = self._station.paused_until - self._cluster.now
+        if self._station.running is not self.process:
+            return
+        if paused_ns > 0:
+            self._after(paused_ns, action, *given)
+        else:
+            action(*given)
+
+    def _pass_ns(self) -> int:
+        cluster = self._cluster
+        return int(cluster.chance.random() * PASS_NS) + cluster.starving.wait_ns(self._station.name)
+
+    def pass_soon(self) -> None:
+        self._after(self._pass_ns(), self._cluster._pass, self._station, self.process)
+
+    def pass_at(self, at_ns: int) -> None:
+        self._timer += 1
+        self._after(max(self._station.clock.when(at_ns) - self._cluster.now, MS // 10), self._time_is_up, self._timer)
+
+    def _time_is_up(self, timer: int) -> None:
+        if timer == self._timer:
+            self.process.scheduler.time_is_up()
+
+    def rest(self) -> None:
+        self._after(self._pass_ns(), self.process.scheduler.rested)
+
+    def sync(self, group: str, ticket: SyncTicket) -> None:
+        self._cluster._sync(self._station, self.process, ticket)
+
+    def deliver(self, group: str, output: TurnOutput) -> None:
+        self._cluster._carry_out(self._station, self.process, output)
+
+    def later(self, wait_ns: tuple[int, int], action: Callable[[], None]) -> None:
+        self._after(self._cluster.chance.randrange(*wait_ns), self._cluster._run, self._station, self.process, action)
+
+    def send(self, packets: Sequence[tuple[str, PeerPacket]]) -> None:
+        self._cluster._send(self._station.name, packets)
 
 
 def _told(members: GroupMembers) -> str:

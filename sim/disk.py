@@ -27,8 +27,8 @@ from ledgermq.storage.disk import PAGE_BYTES, Buffer
 SECTOR_BYTES = 512
 
 
-class Killed(Exception):
-    """The process that used the disk ended in the middle of an operation."""
+class Killed(BaseException):
+    """The process that used the disk ended in the middle of an operation. No code of the process catches it."""
 
 
 class Chance(Protocol):

@@ -8,31 +8,35 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from typing import Any
 
-from ledgermq.node.broker.calls.outcome import Call
 from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.group.group import Group
-from ledgermq.node.broker.ports import PeerPacket, SyncTicket, reading
 from ledgermq.node.broker.state.machine import Effects, Machine
-from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.replica.background.digests import Digests
+from ledgermq.node.replica.background.trim_reports import Trimming
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
+from ledgermq.node.replica.hosting.assembling import machine_of, replica_of
+from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.retention.retention_rules import LogFile
 from ledgermq.proto.control import UnknownControlRecord
 from ledgermq.proto.layout import BODY_AT, HEADER_BYTES
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.types import Identity, Range, Role
-from ledgermq.raft.config import Chance, Members, RaftConfig, Rule
-from ledgermq.sim.bugs import Bug, disk_type, group_type, install_type, keeper_type, log_type, replica_type
+from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
+from ledgermq.raft.transfer import LeaderChange
+from ledgermq.sim.bugs import Bug, digests_type, group_type, hosted_type, install_type, log_type, replica_type, store_type
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import Chance as DiskChance
 from ledgermq.sim.disk import ForgetfulDisk, Killed
-from ledgermq.sim.keeping import Keeper
 from ledgermq.sim.settings import Settings
 from ledgermq.sim.truth import Truth, chains_of
+from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.identity import mint
+from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_writer import MODES, make_writer
 from ledgermq.storage.store import GroupStore
 
@@ -47,10 +51,20 @@ RECORD_BODY_AT = BODY_AT - HEADER_BYTES
 
 
 class WatchedMachine(Machine):
-    """The product's machine, which also reports every range it applies."""
+    """The product's machine, which also reports every range it applies and every state it exports."""
 
     node: str
     truth: Truth
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.exported: list[tuple[int, dict[str, Any]]] = []
+        """Applied index and state of exports that no checker has compared yet."""
+
+    def export(self, log_id: str) -> dict[str, Any]:
+        value = super().export(log_id)
+        self.exported.append((self.applied_index, value))
+        return value
 
     def apply(self, entries: Range) -> Effects:
         try:
@@ -63,25 +77,45 @@ class WatchedMachine(Machine):
         return effects
 
 
-class Life:
-    """One run of a node's process: a store, a machine, a group, and the input for its next turn."""
+class CountedTrimming(Trimming):
+    """A replica's removals, counted for the run."""
 
-    def __init__(
-        self, disk: ForgetfulDisk, store: GroupStore, machine: WatchedMachine, group: Group, replica: RaftReplica, keeper: Keeper
-    ) -> None:
-        self.disk = disk
-        self.store = store
-        self.machine = machine
-        self.group = group
-        self.replica = replica
-        self.keeper = keeper
-        self.log = store.log
-        self.calls: list[Call] = []
-        self.packets: list[tuple[str, PeerPacket]] = []
-        self.synced: list[tuple[SyncTicket, OSError | None]] = []
-        self.syncing = False
-        self.hold_calls = True
-        """As the group said after its last turn: calls that arrive during a sync can wait for its end."""
+    files_removed = 0
+
+    def file_removed(self, paths: list[str]) -> None:
+        self.files_removed += 1
+
+
+class Life(OpenReplica):
+    """The group while it is open in a process, as the checkers see it. Its snapshots follow each other faster than on a node, because a
+    run takes seconds, and its housekeeping more slowly, because a turn for it alone shows nothing new."""
+
+    machine: WatchedMachine
+    disk: ForgetfulDisk
+    log: EntryLog
+    replica: RaftReplica
+    trimming: CountedTrimming
+    trimming_type = CountedTrimming
+    housekeeping_ns = 200 * MS
+    checkpoint_every_ns = 1_500 * MS
+    snapshot_every_ns = 4_000 * MS
+    changed: Callable[[LeaderChange], None]
+    digests: Digests
+
+    def want_digests(self) -> None:
+        """Compute what the sealed files without a seal have not, as a node does from time to time."""
+        while not self.files.advance():
+            continue
+        self.digests.keep_from(self.machine.begin_pos)
+        for file in self.unsealed():
+            self.digests.want([file.base], {file.base: file.end_pos - file.base})
+
+    def unsealed(self) -> list[LogFile]:
+        """The full log files that have no seal."""
+        return [file for file in self.files.sealed_from(self.machine.begin_pos) if file.base not in self.machine.seals]
+
+    def leader_changed(self, change: LeaderChange) -> None:
+        self.changed(change)
 
     # What checkers look at
 
@@ -168,7 +202,7 @@ class Medium:
         self.voters = settings.names
         self.root = f"/{name}/{settings.group}"
         self.data_directory = f"{self.root}/dledger-{name}/data"
-        self.disk: ForgetfulDisk = disk_type(bug)()
+        self.disk: ForgetfulDisk = ForgetfulDisk()
         self.sync_failed = False
         """Whether a sync of this process was made to fail."""
         self.harmed = False
@@ -180,6 +214,10 @@ class Medium:
         self._accesses_left: int | None = None
         self._kills_to_come: list[int] = []
         self._bug = bug
+        broken = hosted_type(bug)
+        self._digests_type: type[Digests] = type("Digests", (digests_type(bug),), {"pause": lambda self, length: None})
+        """Nothing else needs the processor."""
+        self._life_type: type[Life] = Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})
         self.identity = self._make()
 
     def _make(self) -> Identity:
@@ -203,26 +241,34 @@ class Medium:
             self.disk.sync_dir(directory)
         return identity
 
-    def live(self, now_ns: int, chance: Chance, boot_id: int, truth: Truth) -> Life:
-        """Recover and start, as a node opens a group."""
+    def live(
+        self, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, thread: Callable[[], Executor] = Executor
+    ) -> Life:
+        """Recover and start, as a node opens a group. `thread` makes executors. Raises Unreadable, OSError, StorageError."""
         self.sync_failed = False
-        self.disk.on_access = self._on_access
+        self.disk.on_access = None if self._accesses_left is None else self._on_access
         settings = self.settings
         mode = settings.append or MODES[(sorted(self.voters).index(self.name) if self.name in self.voters else 0) % len(MODES)]
         writer = make_writer(mode, buffers=3, buffer_bytes=4096)
-        store = GroupStore.open(self.disk, self.root, self.identity, writer=writer, log_type=log_type(self._bug))
-        if store.log.fenced is not None:
-            if not self.harmed:
-                raise Violation("I10", f"{self.name} finds its log damaged at start: {store.log.fenced}")
+        store = store_type(self._bug).open(self.disk, self.root, self.identity, writer=writer, log_type=log_type(self._bug))
+        try:
+            if store.log.fenced is not None:
+                raise store.log.fenced
+            return self._life(store, clock_ns, chance, boot_id, truth, thread)
+        except BaseException:
             store.abandon()
-            raise store.log.fenced
-        machine = WatchedMachine(store.queues, _record_of(store), store.log.index_at)
+            raise
+
+    def _life(
+        self, store: GroupStore, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, thread: Callable[[], Executor]
+    ) -> Life:
+        settings = self.settings
+        machine = machine_of(store, WatchedMachine)
         machine.node, machine.truth, machine.level_max = self.name, truth, self.level_max
         restore(store, machine)
-        checkpoint = store.read_checkpoint()
-        noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
-        replica = replica_type(self._bug)(
-            settings.group,
+        replica = replica_of(
+            store,
+            machine,
             RaftConfig(
                 self.name,
                 self.voters if self.founder else (),
@@ -232,16 +278,13 @@ class Medium:
                 rule=settings.rule if self.founder else Rule.MAJORITY,
                 ha=settings.ha,
             ),
-            store.log,
-            store.hard_state,
             chance,
-            now_ns,
+            clock_ns,
             store_host=STORE_HOST,
-            commit_index=max(0, machine.applied_index, noted),
             # At first all founders have met. A later node takes part when the log says so.
             admitted=self.founder and self.directories == 1,
             lazy=settings.lazy,
-            members=_known_members(machine),
+            replica_type=replica_type(self._bug),
         )
         # A reader waits at one of the nodes, so that commit news travels in both ways.
         replica.watch(self.name == settings.names[0])
@@ -256,7 +299,11 @@ class Medium:
             ha=settings.ha,
         )
         group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
-        return Life(self.disk, store, machine, group, replica, keeper_type(self._bug)(store, machine, group, now_ns))
+        index = KeyIndex(self.disk, self.root, self.identity.log_id)
+        life = self._life_type(store, machine, group, index, executor=thread(), clock_ns=clock_ns)
+        life.disk, life.log, life.replica = self.disk, store.log, replica
+        life.digests = self._digests_type(self.disk, store, 1, life.fail, thread())
+        return life
 
     def holds(self, pos: int, data: bytes) -> bool:
         """Whether these bytes would survive a power cut now at this position of the log. A lying medium is believed, because no node could
@@ -275,7 +322,7 @@ class Medium:
         self.directories += 1
         self.repair()
         self.sync_failed = self.harmed = self.wounded = False
-        self.disk = disk_type(self._bug)()
+        self.disk = ForgetfulDisk()
         self.identity = self._make()
 
     def first_difference(self, pieces: Iterable[Range], life: Life) -> int | None:
@@ -300,18 +347,10 @@ class Medium:
             self.disk.power_cut(chance)
         self.disk = self.disk.successor()
 
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Context for everything that the node's own code does."""
-        self.busy = True
-        try:
-            yield
-        finally:
-            self.busy = False
-
     def kill_after(self, accesses: int, *again: int) -> None:
         """End the node in the middle of its work after this many disk accesses, and so its next processes."""
         self._accesses_left = accesses
+        self.disk.on_access = self._on_access
         self._kills_to_come = list(again)
 
     def _on_access(self) -> None:
@@ -347,21 +386,3 @@ class Medium:
     def free(self) -> None:
         """Free the space again."""
         self.disk.capacity_bytes = None
-
-
-def _record_of(store: GroupStore) -> Callable[[int, int], bytes]:
-    """Read a message as a node does: whole and verified; an unreadable one ends the run of the group, not the process."""
-
-    def record(offset: int, size: int) -> bytes:
-        with reading():
-            return bytes(store.log.whole_record_at(offset, size))
-
-    return record
-
-
-def _known_members(machine: Machine) -> tuple[int, Members] | None:
-    """The members at the applied index, as a node passes them to its replica."""
-    members = machine.members
-    if members is None:
-        return None
-    return machine.applied_index, as_raft(members)

@@ -11,9 +11,16 @@ from collections.abc import Callable, Iterable
 
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, ChangeMembers, MembersKind, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import EndFile, Seal, Trim
-from ledgermq.node.replica.retention.retention_facts import consumed_queues
-from ledgermq.node.replica.retention.retention_rules import agreed
-from ledgermq.proto.control import LevelRecord, SealRecord
+from ledgermq.node.replica.retention.retention_facts import (
+    consumed_queues,
+    consumer_pins,
+    follower_pins,
+    half_pin,
+    snapshot_pin,
+    timer_pin,
+)
+from ledgermq.node.replica.retention.retention_rules import TIME, Facts, Pin, Rules, agreed, decide, lowest, trim_of
+from ledgermq.proto.control import LevelRecord, SealRecord, TrimRecord
 from ledgermq.proto.levels import EARLY_END_LEVEL, STORED_TRIM_LEVEL, TIME_EPOCH_LEVEL
 from ledgermq.proto.types import GroupConfig, Role
 from ledgermq.raft.config import Members, Rule
@@ -26,10 +33,13 @@ from ledgermq.sim.fifo_consumers import FifoConsumer, Groups
 from ledgermq.sim.network import MS
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.operators import Operator
-from ledgermq.sim.workshop import Workshop
 from ledgermq.storage.errors import LogDamaged
 
 FIFO_CONSUMERS = 2
+SEAL_LOOKS = 5
+SEAL_LOOK_NS = 20 * MS
+"""How often, and after what time, the nodes collect digests before the leader asks for them."""
+_DUE_LONG_AGO = Rules(max_age_ms=1)
 
 
 class Operated(Cluster):
@@ -53,14 +63,13 @@ class Operated(Cluster):
                 self._raise_level(station, life)
                 continue
             nodes = life.replica.members.nodes
-            record = life.keeper.trim_record(nodes, station.name, files, self.now // MS, patience_ms, stored=stored)
+            record = trim_record(life, nodes, station.name, files, self.now // MS, patience_ms, stored=stored)
             if record is not None:
                 self._token += 1
-                life.calls.append(Trim(self._token, record))
+                self.put(station, Trim(self._token, record))
                 if not stored:
                     self.trimmed_for_good(consumed_queues(life.machine))
                 self.note(f"trim to entry {record.begin_index}", station.name)
-                self._turn_soon(station)
 
     def trimmed_for_good(self, consumed: Iterable[tuple[str, str, int]]) -> None:
         """A trim that leaves nothing in the object store was held back by what these (consumer group, topic, queue) had not read, and by
@@ -73,9 +82,15 @@ class Operated(Cluster):
         the object store."""
         return [topic for topic in QUEUES if self.kept is None or (group, topic) in self.kept]
 
-    def seal(self) -> None:
-        """The leader records digest and root of full log files on which a majority agrees. A group without a log tree is first raised to
-        the level that has one."""
+    def seal(self, looks: int = SEAL_LOOKS) -> None:
+        """The nodes compute digest and root of full log files, and the leader records those on which a majority agrees. A group without a
+        log tree is first raised to the level that has one."""
+        for name, life in self._lives():
+            if self.now >= self.stations[name].paused_until:
+                life.want_digests()
+        if looks:
+            self.after(SEAL_LOOK_NS, self.seal, looks - 1)
+            return
         for station, life in self._leader_lives():
             if not life.group.leader.serving:
                 continue
@@ -83,17 +98,15 @@ class Operated(Cluster):
                 self._raise_level(station, life)
             elif (record := self._seal_record(life)) is not None:
                 self._token += 1
-                life.calls.append(Seal(self._token, record))
+                self.put(station, Seal(self._token, record))
                 self.note(f"seal of the file at {record.base}", station.name)
                 self.coverage["seals"] += 1
-            self._turn_soon(station)
 
     def _raise_level(self, station: Station, life: Life) -> None:
         level = life.machine.level + 1
         self._token += 1
         asked = frozenset(name for name in self.names if self.told_level(name) >= level)
-        life.calls.append(RaiseLevel(self._token, LevelRecord(level), asked))
-        self._turn_soon(station)
+        self.put(station, RaiseLevel(self._token, LevelRecord(level), asked))
 
     def begin_time_epoch(self) -> None:
         """Ask the leader to begin a time epoch. A group below the level of such a record is first raised."""
@@ -104,8 +117,7 @@ class Operated(Cluster):
                 self._raise_level(station, life)
                 continue
             self._token += 1
-            life.calls.append(BeginTimeEpoch(self._token, "operator"))
-            self._turn_soon(station)
+            self.put(station, BeginTimeEpoch(self._token, "operator"))
 
     def late_group(self, seed: int) -> None:
         """A consumer group that is new reads every topic from the beginning."""
@@ -147,24 +159,20 @@ class Operated(Cluster):
                 self._raise_level(station, life)
                 continue
             self._token += 1
-            life.calls.append(EndFile(self._token, life.machine.applied_index, "operator"))
+            self.put(station, EndFile(self._token, life.machine.applied_index, "operator"))
             self.note("the log file ends early", station.name)
             self.coverage["early-ends"] += 1
-            self._turn_soon(station)
 
     def _seal_record(self, leader: Life) -> SealRecord | None:
         """The seal of the first file for which a majority of the voters reports the same, as in a node's digest exchange."""
-        told: dict[int, dict[str, str]] = {}
-        files = {file.base: file for file, _, _ in leader.keeper.sealed_files()}
-        for name, station in self.stations.items():
-            if station.life is not None and self.now >= station.paused_until:
-                for file, sha256, root in station.life.keeper.sealed_files():
-                    told.setdefault(file.base, {})[name] = f"{sha256} {root}"
-        for base, file in sorted(files.items()):
-            found = agreed(told[base], leader.replica.members.voters)
-            if found is not None and found[0].split(" ")[1]:
-                sha256, root = found[0].split(" ")
-                return SealRecord(base, file.first_index, file.last_index, file.end_pos, sha256, found[1], root)
+        files = leader.unsealed()
+        lives = [(name, life) for name, life in self._lives() if self.now >= self.stations[name].paused_until]
+        for file in files:
+            told = {name: f"{life.digests.known[file.base]} {root}" for name, life in lives if (root := life.digests.roots.get(file.base))}
+            found = agreed(told, leader.replica.members.voters)
+            if found is not None:
+                sha256, root = found[0].split()
+                return SealRecord(file.base, file.first_index, file.last_index, file.end_pos, sha256, found[1], root)
         return None
 
     def transfer(self, to: str) -> None:
@@ -175,7 +183,7 @@ class Operated(Cluster):
             refusal = life.replica.transfer(station.clock.at(self.now), to, Cause.OPERATOR, self.chance.randrange(50 * MS, SECOND))
             self.note(f"transfer to {to} {'refused' if refusal else 'begun'}", station.name)
             self.coverage["transfers-refused" if refusal else "transfers"] += 1
-            self._turn_soon(station)
+            self.turn_soon(station)
 
     def join(self) -> str:
         """A new node starts with an empty directory; returns its name."""
@@ -192,12 +200,11 @@ class Operated(Cluster):
             self.note(f"no {kind} of {node} while a directory is lost")
             return
         incarnation = self.stations[node].medium.identity.incarnation if kind in ("add", "promote") else None
-        for station, life in self._leader_lives():
+        for station, _ in self._leader_lives():
             self._token += 1
             reads = self.reads(node) if kind == "add" else None
-            life.calls.append(ChangeMembers(self._token, kind, node, incarnation, observer=observer, level_max=reads))
+            self.put(station, ChangeMembers(self._token, kind, node, incarnation, observer=observer, level_max=reads))
             self.note(f"asked to {kind} {node}", station.name)
-            self._turn_soon(station)
 
     def led(self) -> tuple[str, Members] | None:
         """The newest running leader, and the members that it knows to be committed."""
@@ -248,21 +255,21 @@ class Operated(Cluster):
         self.note(f"gets a program that reads level {level_max}", name)
         station = self.stations[name]
         station.medium.level_max = level_max
-        if station.workshop is not None:
+        if station.running is not None:
             self._end(station, power=False)
             self.after(self.chance.randrange(*CALL_NS), self.start, name)
 
     def change_rule(self) -> Rule | None:
-        """Ask the leader to change to the other rule; returns that rule, None without a leader."""
+        """Ask the leader to change to the other rule; returns that rule, None without a leader. No operator does that while a directory is
+        lost: between both rules the group needs every voter."""
         members = self.members()
-        if members is None or self.healed:
+        if members is None or self.healed or not self._all_count():
             return None
         goal = members.towards or (Rule.MAJORITY if members.rule is Rule.IN_SYNC else Rule.IN_SYNC)
-        for station, life in self._leader_lives():
+        for station, _ in self._leader_lives():
             self._token += 1
-            life.calls.append(ChangeMembers(self._token, "rule", "", rule=goal.value))
+            self.put(station, ChangeMembers(self._token, "rule", "", rule=goal.value))
             self.note(f"asked for the rule {goal}", station.name)
-            self._turn_soon(station)
         return goal
 
     def wipe(self, name: str) -> bool:
@@ -274,7 +281,7 @@ class Operated(Cluster):
             return False
         self.note("the directory is lost", name)
         self.coverage["wiped"] += 1
-        if station.workshop is not None:
+        if station.running is not None:
             self._end(station, power=False)
         station.medium.wipe()
         station.acquaintance = Acquaintance()
@@ -290,7 +297,8 @@ class Operated(Cluster):
             life = station.life
             if life is None or station.medium.harmed or life.replica.members != members or life.replica.members_index > life.commit_index:
                 return False
-        asked = (call for _, life in self._lives() for call in life.calls)
+        seats = [station.running.seat for station in self.stations.values() if station.running is not None]
+        asked = (call for seat in seats if seat is not None for call in seat.held)
         return name in members.nodes and not any(isinstance(call, ChangeMembers) for call in asked)
 
     def _left_without(self, name: str, members: Members) -> bool:
@@ -314,10 +322,10 @@ class Operated(Cluster):
 
     def _verify_all(self, station: Station) -> None:
         """An operator requests a full verification of a replica, because rot in unread bytes is not found otherwise."""
-        if station.workshop is not None:
+        if station.running is not None:
             self._end(station, power=False)
-        station.workshop = Workshop(station.medium)
-        self._failed(station, LogDamaged("every byte is to be verified"))
+        self.start(station.name)
+        self.unreadable(station, LogDamaged("every byte is to be verified"))
 
     def _in_force(self) -> list[Life | None]:
         """The processes of the members, None for one that does not run; empty without a leader."""
@@ -326,3 +334,24 @@ class Operated(Cluster):
 
     def _lives(self) -> list[tuple[str, Life]]:
         return [(station.name, station.life) for station in self.stations.values() if station.life is not None]
+
+
+def trim_record(
+    life: Life, members: tuple[str, ...], node: str, most: int, now_ms: int, patience_ms: int = 0, *, stored: bool = False
+) -> TrimRecord | None:
+    """For the leader: the record to trim the oldest `most` files, decided as a node's retention does if every file is due and every digest
+    known; with `stored`, as if the object store had them. Members that were silent for `patience_ms` are not waited for (0: all are). None
+    if everything is pinned; if it waits for a snapshot, one is requested."""
+    book, machine = life.files, life.machine
+    while not book.advance():
+        continue
+    status = life.group.status()
+    pins: list[Pin] = list(follower_pins(book, members, node, status.peers, status.end_index, patience_ms))
+    pins += [snapshot_pin(book, node, life.store.durable_snapshot_index), *half_pin(machine), *timer_pin(machine)]
+    pins += () if stored else consumer_pins(machine, consumed_queues(machine))
+    files = book.files()
+    bases = frozenset(file.base for file in files)
+    verdicts = decide(_DUE_LONG_AGO, Facts(now_ms + 2, files, lowest(pins), 0, bases))
+    if any(verdict.due == TIME and {pin.kind for pin in verdict.pins} == {"snapshot"} for verdict in verdicts[:most]):
+        life.snapshot_soon()
+    return trim_of(verdicts[:most], {}, stored=stored)

@@ -7,8 +7,9 @@ it about every second. Answers take a random time, and some are lost. No event i
 that, and no random number of the rest of the run is drawn.
 
 Law. The store time of an entry is at most the largest time that a majority of the nodes' clocks had
-reached by then, plus the largest offset; it never falls, but with the entry that begins a time
-epoch; and when all clocks are right again, it is right.
+reached by then, plus the time for which no majority has agreed since, plus the largest offset; it
+never falls, but with the entry that begins a time epoch; and when all clocks are right again, it is
+right.
 """
 
 from __future__ import annotations
@@ -76,12 +77,13 @@ class WallClocks:
         self._reaches = reaches
         self._type = clock_type
         self._by_majority = by_majority
-        self._clocks: dict[str, tuple[int, ClusterClock]] = {}
-        """By node: its process, and the clock of that process."""
+        self._clocks: dict[str, tuple[int, ClusterClock, int]] = {}
+        """By node: its process, the clock of that process, and how many nodes it expects."""
         self._heard: dict[tuple[str, str], tuple[tuple[int, int], int]] = {}
         """By (node, peer): both processes, and when the peer was last asked."""
         self._latest_ms = 0
-        """The largest time that a majority of the clocks had reached."""
+        """The largest time that a majority of the clocks had reached, and steadily on from there while no majority agrees."""
+        self._noted_ns = 0
         self._checked_ms = -(1 << 62)
         self._healed_ns: int | None = None
 
@@ -90,33 +92,30 @@ class WallClocks:
         nodes = self._nodes
         node = nodes[name]
         steady, wall = node.steady_ns(world_ns), world_ns + node.wall_offset_ms * MS
-        process, clock = self._clocks.get(name, (0, None))
-        if clock is None or process != node.process(world_ns):
+        own = node.process(world_ns)
+        process, clock, expected = self._clocks.get(name, (0, None, 0))
+        if clock is None or process != own:
             clock = self._type(name, max_offset_ms=MAX_OFFSET_MS, steady_ns=steady, wall_ns=wall)
-            self._clocks[name] = node.process(world_ns), clock
-        clock.expect(nodes)
+            expected = 0
+        if expected != len(nodes):
+            clock.expect(nodes)
+            self._clocks[name] = own, clock, len(nodes)
         for other, peer in nodes.items():
-            if (
-                other != name
-                and peer.process(world_ns)
-                and self._reaches(name, other)
-                and self._reaches(other, name)
-            ):
-                self._ask(name, other, clock, world_ns)
+            answering = peer.process(world_ns) if other != name else 0
+            if not answering:
+                continue
+            former = self._heard.get((name, other))
+            greets = former is None or former[0] != (own, answering)
+            if former is not None and not greets and world_ns - former[1] < AGAIN_NS:
+                continue
+            if self._reaches(name, other) and self._reaches(other, name):
+                self._heard[name, other] = (own, answering), world_ns
+                self._ask(name, other, clock, world_ns, greets)
         self._note(world_ns)
         return clock.now_ms(steady, wall)
 
-    def _ask(self, name: str, other: str, clock: ClusterClock, world_ns: int) -> None:
-        nodes = self._nodes
-        node, peer = nodes[name], nodes[other]
-        both, former = (
-            (node.process(world_ns), peer.process(world_ns)),
-            self._heard.get((name, other)),
-        )
-        greets = former is None or former[0] != both
-        if former is not None and not greets and world_ns - former[1] < AGAIN_NS:
-            return
-        self._heard[name, other] = both, world_ns
+    def _ask(self, name: str, other: str, clock: ClusterClock, world_ns: int, greets: bool) -> None:
+        node, peer = self._nodes[name], self._nodes[other]
         there, back = self._chance.randrange(ANSWER_NS), self._chance.randrange(ANSWER_NS)
         if not greets and self._chance.random() < LOST:
             return
@@ -131,8 +130,12 @@ class WallClocks:
         )
 
     def _note(self, world_ns: int) -> None:
-        errors = sorted((node.wall_offset_ms for node in self._nodes.values()), reverse=True)
-        self._latest_ms = max(self._latest_ms, world_ns // MS + errors[majority(len(errors)) - 1])
+        offsets = sorted((node.wall_offset_ms for node in self._nodes.values()), reverse=True)
+        before = majority(len(offsets)) - 1
+        if not any(first - last <= MAX_OFFSET_MS for first, last in zip(offsets, offsets[before:], strict=False)):
+            self._latest_ms += (world_ns - self._noted_ns) // MS
+        self._latest_ms = max(self._latest_ms, world_ns // MS + offsets[before])
+        self._noted_ns = world_ns - world_ns % MS
 
     def healed(self, world_ns: int) -> None:
         """All clocks are right from now on."""

@@ -30,6 +30,8 @@ START_BYTES = 1 << 20
 class GroupStore:
     """An opened group directory. Created by `open`; `close` is a clean stop, `abandon` any other."""
 
+    hard_state_type = HardStateFile
+
     def __init__(self, disk: Disk, root: str, found: Identity, hard_state: HardStateFile, log: EntryLog, *, was_clean: bool) -> None:
         self.disk = disk
         self.root = root
@@ -109,7 +111,7 @@ class GroupStore:
                     raise LogDamaged(f"a repair of {log_directory} was interrupted: restore this replica from its peers")
                 was_clean = checkpoints.is_clean(disk, root) and not installed
                 checkpoints.write_abort(disk, root, process)
-                hard_state = HardStateFile.open(disk, f"{log_directory}/hardstate")
+                hard_state = cls.hard_state_type.open(disk, f"{log_directory}/hardstate")
             log = log_type.open(disk, log_directory, found, clean=was_clean, submit=submit, writer=writer, phases=phases)
         except OSError as error:
             raise explain(root, error) from error

@@ -23,6 +23,8 @@ BASE = {"raft", "storage", "proto"}
 LEAVES = {"node.broker.ports", "node.broker.flush"}
 RUNTIME = {"node.runtime", *BASE}
 DECIDES = {"node.broker", *BASE}
+# What a node and the simulator have in common: it reads no clock and starts no thread (node/replica/hosting/ports.py).
+HOSTING_CORE = {"scheduler", "hosting", "running", "range_repairs", "batch_gate", "assembling", "directory_opener", "shipping_jobs"}
 MAY_IMPORT: dict[str, set[str]] = {
     "proto": {"proto"},
     "raft": {"raft", "proto"},
@@ -70,7 +72,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node.process": {"node", *BASE},
     "client": {"client", "proto"},
     "audit": {"audit", "client", "proto"},
-    "sim": {"sim", *DECIDES, "node.replica.consensus", "node.replica.shipping", "node.replica.retention", "audit.history"},
+    "sim": {
+        *("sim", *DECIDES, "node.replica.consensus", "node.replica.shipping", "node.replica.retention", "audit.history"),
+        *("node.replica.hosting.ports", "node.replica.background.trim_reports", "node.replica.background.digests"),
+        *[f"node.replica.hosting.{core}" for core in HOSTING_CORE],
+    },
 }
 
 # The auditor witnesses: it must never decode with the writer's layout code.
@@ -93,6 +99,7 @@ BANNED_STDLIB: dict[str, set[str]] = {
     },
     "storage": {"asyncio", "grpc", "random", "socket"},
     "node": {"mmap"},
+    **{f"node.replica.hosting.{core}": PURE | {"concurrent.futures.ThreadPoolExecutor"} for core in HOSTING_CORE},
     "client": {"mmap"},
     "sim": {"asyncio", "grpc", "threading", "mmap", "socket"},
     "audit": {"asyncio", "threading"},
@@ -166,8 +173,8 @@ def wrong_imports(name: str, path: Path, tree: ast.Module) -> Iterator[str]:
         ours = target.removeprefix("ledgermq.")
         if head in PACKAGES:
             yield f"{where}: import ledgermq.{target}, not {target}"
-        if head in banned:
-            yield f"{where}: {name} may not import {head}"
+        if head in banned or target in banned:
+            yield f"{where}: {name} may not import {target}"
         if within(target, GRPC) and not within(name, KNOW_GRPC):
             yield f"{where}: {target} belongs to the gRPC server; a service sees only ServerCall (node/frontend/ports.py)"
         if head == CLI_LIBRARY and not is_commands(path):
@@ -194,6 +201,8 @@ def test_a_wrong_import_is_named() -> None:
     assert len(found) == 6, found
     found = list(wrong_imports("audit.wrong", ROOT / "audit/wrong.py", ast.parse("from ledgermq.proto import layout")))
     assert len(found) == 1, found
+    pool = ast.parse("from concurrent.futures import Future, ThreadPoolExecutor")
+    assert len(list(wrong_imports("node.replica.hosting.running", ROOT / "node/wrong.py", pool))) == 1
     found = list(wrong_imports("node.frontend.wrong", ROOT / "node/wrong.py", ast.parse("import grpc.aio")))
     assert len(found) == 1 and "ServerCall" in found[0], found
     assert list(wrong_imports("elsewhere", ROOT / "elsewhere.py", ast.parse(""))) != []

@@ -130,9 +130,9 @@ class Trio:
         """The node that each counted object belongs to. The index threads, which are woken at a pace of their own, are left out."""
         found: dict[object, str] = {}
         for node, engine in self.engines.items():
-            syncer, writer = engine._seats[GROUP].syncer, self.hosts[node].running.store.log._writer
+            syncer, writer = engine._syncers[GROUP], self.hosts[node].running.store.log._writer
             assert isinstance(writer.together, log_writer.AtOnceIfSlow)
-            found |= dict.fromkeys((engine, syncer._tickets, writer.together._work), node)
+            found |= dict.fromkeys((engine, engine._scheduler, syncer._tickets, writer.together._work), node)
             found[self.hosts[node].running.indexer._there] = "index thread"
         return found
 

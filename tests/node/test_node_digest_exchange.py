@@ -4,6 +4,7 @@ nothing is repaired."""
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_a_file_that_was_put_back_while_the_group_ran_is_read_again(stage: Any, 
 def test_what_was_computed_when_it_ended_is_known_and_not_noted(stage: Any) -> None:
     """A check that runs while the file is replaced finishes with digests of the old file, which are discarded."""
     one: Stage = stage(files=1)
-    digests = Digests(RealDisk(), one.driver.group.store, 1 << 40, lambda failure: None)
+    digests = Digests(RealDisk(), one.driver.group.store, 1 << 40, lambda failure: None, ThreadPoolExecutor(1))
     digests.want([0])
     assert digests._running is not None
     digests._running[1].result(20)
@@ -212,7 +213,7 @@ def test_a_lone_voter_and_a_note_of_roots(stage: Any) -> None:
     asyncio.run(one.digest_exchange.stop())
     noted = sealed_json.read(RealDisk(), f"{one.driver.group.store.state_directory}/{DIGESTS_FILE}")
     assert noted["v"] == 1 and noted["roots"] == {str(base): root for base, (_, root) in found.items()}
-    again = Digests(RealDisk(), one.driver.group.store, 1 << 40, lambda failure: None)
+    again = Digests(RealDisk(), one.driver.group.store, 1 << 40, lambda failure: None, ThreadPoolExecutor(1))
     assert again.roots == {base: root for base, (_, root) in found.items()}
     again.want([0], {0: 5})
     assert again._running is None
@@ -234,7 +235,7 @@ def test_a_file_with_damaged_entries_has_a_digest_and_no_root(stage: Any) -> Non
     path = Path(f"{one.driver.group.store.log_directory}/data/{0:020d}")
     data = path.read_bytes()
     path.write_bytes(data[:4] + bytes(4) + data[8:])
-    digests = Digests(RealDisk(), one.driver.group.store, 1 << 40, lambda failure: None)
+    digests = Digests(RealDisk(), one.driver.group.store, 1 << 40, lambda failure: None, ThreadPoolExecutor(1))
     for _ in range(2):
         digests.want([0], {0: file.end_pos})
         if digests._running is not None:

@@ -21,7 +21,8 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
-from ledgermq.node.replica.hosting.engine import LONE_QUIET_PASSES, QUIET_PASSES, SLICE_NS, Engine
+from ledgermq.node.replica.hosting.engine import LONE_QUIET_PASSES, QUIET_PASSES, Engine
+from ledgermq.node.replica.hosting.scheduler import SLICE_NS, Scheduler
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.types import ReplicaStatus, Role
 from ledgermq.raft.ha_control import Appointment
@@ -397,15 +398,15 @@ def test_any_exception_of_a_turn_is_fatal_with_its_exit_code(error: Exception, e
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("what", ["_let_go", "_set_timer"])
+@pytest.mark.parametrize("what", ["_let_go", "_order_next"])
 def test_a_failure_behind_the_turns_of_a_pass_is_fatal(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """The loop would only log it, and no group would get another turn."""
 
     async def main() -> None:
-        def fail(_: Engine) -> None:
+        def fail(_: Scheduler) -> None:
             raise AssertionError("invariant")
 
-        monkeypatch.setattr(Engine, what, fail)
+        monkeypatch.setattr(Scheduler, what, fail)
         assert (await asyncio.wait_for(Bench(FakeGroup(lambda *_: None)).fatal, 10)).exit_code == 70
 
     asyncio.run(main())
@@ -658,8 +659,9 @@ def test_after_a_fatal_failure_no_group_turns_and_no_question_is_answered() -> N
         assert (await bench.fatal).exit_code == 70
         before = [group.turns for group in groups]
         assert before == [1, 1, 0]
-        sync_ended = bench.engine._sync_ended
-        bench.engine._sync_ended = lambda *outcome: (sync_ended(*outcome), reported.set())[0]  # type: ignore[method-assign]
+        scheduler = bench.engine._scheduler
+        sync_ended = scheduler.sync_ended
+        scheduler.sync_ended = lambda *outcome: (sync_ended(*outcome), reported.set())[0]  # type: ignore[method-assign]
         release.set()
         bench.peek("g3")
         async with asyncio.timeout(20):

@@ -54,7 +54,7 @@ S = 1_000_000_000
 @pytest.fixture(autouse=True)
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Housekeeping follows every turn, so that a test need not wait for it."""
-    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 0)
+    monkeypatch.setattr(OpenReplica, "housekeeping_ns", 0)
 
 
 def single(directory: Path, **changes: Any) -> NodeConfig:
@@ -129,7 +129,7 @@ class Driver:
     def crash(self) -> None:
         """Leave everything as it is."""
         self.keep()
-        self.group._keeper.shutdown()
+        self.group._executor.shutdown()
         self.group.indexer.abandon()
         self.group.store.abandon()
 
@@ -209,7 +209,7 @@ def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path
     assert again.machine.end("t", 0) == 20
     content = path.read_bytes()
     assert any(content[: 20 * 20]) and not any(content[20 * 20 :])
-    again._keeper.shutdown()
+    again._executor.shutdown()
     again.store.abandon()
 
 
@@ -217,7 +217,7 @@ def test_housekeeping_keeps_its_own_pace(tmp_path: Path, monkeypatch: pytest.Mon
     """However many turns there are. A turn that changed something says when the group must be woken for it; one that changed nothing does
     not, because an idle group would then be woken twice for each heartbeat."""
     driver = filled(tmp_path, 1)
-    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 50 * MS)
+    monkeypatch.setattr(OpenReplica, "housekeeping_ns", 50 * MS)
     kept: list[int] = []
     began_ns = driver.now_ns + 1
     monkeypatch.setattr(driver.group, "_clean", lambda now_ns: kept.append((now_ns - began_ns) // MS))
@@ -251,7 +251,7 @@ def test_a_change_of_leadership_is_noted_in_the_turn_that_publishes_it(tmp_path:
     """The history of leadership does not wait for housekeeping: a caller may ask for it right after the first answer of the new leader."""
     driver = filled(tmp_path, 1)
     driver.turn(elapsed_ns=S)
-    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 50 * MS)
+    monkeypatch.setattr(OpenReplica, "housekeeping_ns", 50 * MS)
     driver.group.turn(driver.now_ns, 0, [], [], [])
     change = LeaderChange(7, "n1", "n2", Reason(Cause.FOLLOWED, "n2"))
     view = replace(driver.group.group.view(), term=7, leader="n2")
@@ -267,7 +267,7 @@ def test_a_change_of_leadership_is_noted_in_the_turn_that_publishes_it(tmp_path:
 def test_a_failed_write_beside_the_log_ends_the_group_with_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is acknowledged after a failed sync (invariant I9), so what the background thread found does not wait for housekeeping."""
     driver = filled(tmp_path, 1)
-    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 50 * MS)
+    monkeypatch.setattr(OpenReplica, "housekeeping_ns", 50 * MS)
 
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -288,7 +288,7 @@ def test_a_failed_write_beside_the_log_ends_the_group_with_the_next_turn(tmp_pat
 def test_a_failure_of_the_key_index_ends_the_group_with_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with a turn that applies nothing: it could acknowledge what was applied or replicated before (invariant I9)."""
     driver = filled(tmp_path, 1)
-    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 50 * MS)
+    monkeypatch.setattr(OpenReplica, "housekeeping_ns", 50 * MS)
     driver.turn(elapsed_ns=S)
     driver.group.indexer.failure = Fenced("the key index could not be synced")
     with pytest.raises(Fenced, match="the key index could not be synced"):
@@ -304,13 +304,13 @@ def test_an_observer_whose_last_contact_waits_to_be_written_does_not_spin(
     driver = filled(tmp_path, 1)
     driver.turn(elapsed_ns=S)
     driver.keep()
-    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 50 * MS)
+    monkeypatch.setattr(OpenReplica, "housekeeping_ns", 50 * MS)
     driver.group.turn(driver.now_ns, 0, [], [], [])
     driver.group._heard, driver.group._next_heard_ns = LastHeard("n1", 1, 0, 0, 0), driver.now_ns + 10 * MS
     now_ns = driver.now_ns + (60 * MS if busy else 20 * MS)
     release = threading.Event()
     if busy:
-        monkeypatch.setattr(driver.group, "_keeping", driver.group._keeper.submit(release.wait))
+        monkeypatch.setattr(driver.group, "_keeping", driver.group._executor.submit(release.wait))
     assert driver.group.turn(now_ns, 0, [], [], []).wake_at_ns > now_ns
     release.set()
     driver.crash()

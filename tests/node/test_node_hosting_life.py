@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -151,7 +152,8 @@ class Life:
     def __init__(self, *opens: Any, rebuild: FakeRebuild | None = None) -> None:
         self.opener = FakeOpener(list(opens), rebuild)
         self.shipping_handler = FakeShippingHandler()
-        self.group = ReplicaHost("g-life", "n1", self.opener, self.shipping_handler)
+        executor = ThreadPoolExecutor(1, thread_name_prefix="life-g-life")
+        self.group = ReplicaHost("g-life", "n1", self.opener, self.shipping_handler, executor)
         self.woken = threading.Event()
         self.group.connect(self.woken.set, lambda packets: None)
         self.now_ns = 1

@@ -19,7 +19,6 @@ from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.replica.background.disk_watch import used_by_kind
-from ledgermq.node.replica.hosting import running
 from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
@@ -549,7 +548,7 @@ def test_messages_that_cannot_be_dispatched_take_the_reserve(stage: Any, monkeyp
 
 def test_trim_that_finds_no_room_takes_the_reserve_and_tries_again(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not whenever house is kept: a full disk is asked once a second."""
-    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 0)
+    monkeypatch.setattr(OpenReplica, "housekeeping_ns", 0)
     one = stage(files=0)
     group = one.driver.group
     group.reserve = Reserve(RealDisk(), f"{group.store.state_directory}/reserve", 64 << 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -171,7 +172,7 @@ def make_digests(tmp_path: Path, log_id: str = "log", disk: Any = None, failures
         (tmp_path / name).mkdir(exist_ok=True)
     identity = SimpleNamespace(log_id=log_id, group="g1")
     store: Any = SimpleNamespace(log_directory=str(tmp_path), state_directory=str(tmp_path / "state"), identity=identity)
-    return Digests(disk or RealDisk(), store, 1 << 40, failures.append if failures is not None else unexpected)
+    return Digests(disk or RealDisk(), store, 1 << 40, failures.append if failures is not None else unexpected, ThreadPoolExecutor(1))
 
 
 def unexpected(failure: Exception) -> None:

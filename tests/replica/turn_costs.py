@@ -36,8 +36,6 @@ from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.group.group import Group, TurnOutput
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.replica.background.indexing import Indexer
-from ledgermq.node.replica.background.scrubbing import Scrub
 from ledgermq.node.replica.consensus.raft_replica import CHECK_EVERY_NS, RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
@@ -135,7 +133,7 @@ class Node:
         """Whether memory is measured, or calls."""
         self._opened: OpenReplica
         self._base = base
-        self.host = ReplicaHost("g", name, self, mock.Mock())  # type: ignore[arg-type]
+        self.host = ReplicaHost("g", name, self, mock.Mock(), _AtOnce())  # type: ignore[arg-type]
         self.host.open_first(0)
 
     def open(self) -> OpenReplica:
@@ -155,10 +153,7 @@ class Node:
         group = Group("g", self.name, replica, machine, LeaderSettings())
         index = KeyIndex(disk, root, identity.log_id, slots=1000, units=1000)
         index.start(store.log.begin_index, store.log.end_index, store.log.chain_at)
-        with mock.patch.object(Indexer, "start"), mock.patch.object(Scrub, "start"):
-            self._opened = OpenReplica(store, machine, group, index, 0)
-        self._opened._keeper.shutdown()
-        self._opened._keeper = _AtOnce()  # type: ignore[assignment]
+        self._opened = OpenReplica(store, machine, group, index, executor=_AtOnce(), clock_ns=int)
         return self._opened
 
     @property

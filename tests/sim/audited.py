@@ -128,14 +128,14 @@ class SimulatedNode(Served):
     def take_pin(self) -> str:
         self.pins += 1
         pin, life = f"{self.life}-{self.pins}", self._life
-        life.keeper.pins.take(pin, life.log.begin_pos, "an audit", 3_600_000, self.world.now)
+        life.pins.take(pin, life.log.begin_pos, "an audit", 3_600_000, self.world.now)
         return pin
 
     def renew_pin(self, pin: str) -> bool:
-        return self._life.keeper.pins.renew(pin, 3_600_000, self.world.now)
+        return self._life.pins.renew(pin, 3_600_000, self.world.now)
 
     def drop_pin(self, pin: str) -> bool:
-        return self._life.keeper.pins.drop(pin)
+        return self._life.pins.drop(pin)
 
 
 def pass_time(world: World, enough: Callable[[], bool], until_ns: int) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.sim.checkers import Appointments, Checkers, Committed, Seen, Violation, Watched
+from ledgermq.sim.faults import schedule
+from ledgermq.sim.settings import SMALL_FILE_BYTES
+from ledgermq.sim.world import World
 
 NODE, INDEX = "n3", 7
 WRITTEN = 2
@@ -91,3 +95,14 @@ def test_an_appointment_counts_until_the_group_has_had_another_rule(
         return
     with pytest.raises(Violation, match=f"{lacks} could be elected"):
         made._in_sync_hold(holders, 392)
+
+
+def test_an_error_that_a_node_only_logs_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of a node survives unexpected errors, so nothing else might tell that there was one."""
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(Shipper, "turn", broken)
+    outcome = World(0, file_bytes=SMALL_FILE_BYTES).run(1500, schedule(("bit-rot",)))
+    assert outcome.violation is not None and "serving files to peers failed" in str(outcome.violation)

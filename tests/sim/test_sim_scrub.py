@@ -58,7 +58,7 @@ class Loops:
                     continue
         except LogDamaged as damage:
             self.found.append(str(damage))
-            self.world._unreadable(self.station, damage)
+            self.world.unreadable(self.station, damage)
 
 
 @pytest.mark.slow

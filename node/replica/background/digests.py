@@ -1,5 +1,5 @@
-"""Computes and stores digests of this node's sealed log files, and the roots of their entries trees, one file at a time, on a low-priority
-thread.
+"""Computes and stores digests of this node's sealed log files, and the roots of their entries trees, one file at a time, in jobs of an
+executor that run slowly beside other work.
 
 A caller that wants a digest asks again until it is known. Results are stored in `state/digests`, so that a restart need not read every file
 again; that file is a hint, and is valid only for the same log. This module compares nothing.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from ledgermq.node.broker.ports import Fenced
@@ -37,8 +37,10 @@ class _Stopped(Exception):
 class Digests:
     """The digests of one broker group's files on this node. Methods belong to the loop's thread."""
 
-    def __init__(self, disk: Disk, store: GroupStore, bytes_per_s: int, on_failure: Callable[[Fenced], None]) -> None:
-        """`on_failure` is called, on any thread, with a final disk failure."""
+    def __init__(
+        self, disk: Disk, store: GroupStore, bytes_per_s: int, on_failure: Callable[[Fenced], None], executor: Executor
+    ) -> None:
+        """`on_failure` is called, in any job, with a final disk failure; `executor` runs one job at a time and belongs to this object."""
         self._disk = disk
         self._on_failure = on_failure
         self._data = f"{store.log_directory}/data"
@@ -46,7 +48,7 @@ class Digests:
         self._log_id = store.identity.log_id
         self._group = store.identity.group
         self._pace = Pace(bytes_per_s)
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"digest-{self._group}")
+        self._executor = executor
         self._stopping = threading.Event()
         self._running: tuple[int, Future[tuple[str, str]], bool] | None = None
         self._failed: set[int] = set()
@@ -67,7 +69,7 @@ class Digests:
         missing = [base for base in unknown if base not in self._failed]
         if self._running is None and missing and not self._stopping.is_set():
             base = missing[0]
-            self._running = base, self._worker.submit(self._compute, base, ends.get(base)), base in ends
+            self._running = base, self._executor.submit(self.compute, base, ends.get(base)), base in ends
 
     async def settle(self, within_s: float) -> bool:
         """Wait at most `within_s` for the digest in progress; returns whether it was finished."""
@@ -97,9 +99,9 @@ class Digests:
         self._failed = {failed for failed in self._failed if failed >= base}
 
     def stop(self) -> None:
-        """End the thread; the next start computes the digest in progress again."""
+        """End the job in progress; the next start computes the digest in progress again."""
         self._stopping.set()
-        self._worker.shutdown()
+        self._executor.shutdown()
 
     def _collect(self) -> None:
         if self._running is None or not self._running[1].done():
@@ -112,7 +114,7 @@ class Digests:
             if rooted:
                 self.roots[base] = root
             if not self._stopping.is_set():
-                self._worker.submit(self._write_note, dict(self.known), dict(self.roots))
+                self._executor.submit(self._write_note, dict(self.known), dict(self.roots))
         elif isinstance(error, FileNotFoundError):
             # The file was trimmed while it was read.
             return
@@ -124,13 +126,15 @@ class Digests:
         elif not isinstance(error, _Stopped):
             raise error
 
-    # -- on the worker's thread
+    # -- in jobs of the executor
 
-    def _compute(self, base: int, end: int | None) -> tuple[str, str]:
+    def compute(self, base: int, end: int | None) -> tuple[str, str]:
+        """Digest and root of one file; the root is empty without the place in the file where the last entry ends. Raises OSError."""
         self._pace.begin()
-        return digest_and_root(self._disk, f"{self._data}/{file_name(base)}", end, self._pause)
+        return digest_and_root(self._disk, f"{self._data}/{file_name(base)}", end, self.pause)
 
-    def _pause(self, length: int) -> None:
+    def pause(self, length: int) -> None:
+        """Rest after this many bytes, so that other work goes first."""
         if self._stopping.wait(self._pace.rest_s(length)):
             raise _Stopped
         self._pace.begin()

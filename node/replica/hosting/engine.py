@@ -1,19 +1,11 @@
 """Gives every broker group of this node its turns, on the event loop.
 
 Theory of operation. One Python thread decides: the event loop reads packets and calls, runs the turns, queues the packets and sets the
-answers. Inputs are collected until the next *pass*, which gives each group concerned one `turn` and delivers its output at once. A pass is
-always a callback of its own, so sockets are read between two passes, and what arrives together shares a turn. fdatasync runs on one further
-thread per group; its outcome is an input like any other. The calls of a group wait while a batch is in progress (`batch_gate.py`), unless
-the group says that some could be answered sooner; the calls that arrived by then form the next batch. So a batch costs one append, one push
-to each follower and one sync, however many calls it has. The engine makes no decision about logs, roles or deliveries, and it does not know
-gRPC.
+answers. The scheduler (`scheduler.py`) says which group gets a turn; this module is its driver. A pass is always a callback of its own, so
+sockets are read between two passes. fdatasync runs on one further thread per group. This module does not know gRPC.
 
-A turn is bounded, and a pass that took `SLICE_NS` leaves the groups that it has not reached to the next one: clients, peers and groups get
-their turns in between. A timer that is due leads to a pass only after the sockets were read once more, so that a process that stood still
-hears its leader before it notices that an election timeout has passed.
-
-Groups can be added and removed while the engine runs (`take_in`, `take_out`). A group that is being removed gets no calls, and turns only
-until its last sync has ended.
+A timer that is due leads to a pass only after the sockets were read once more, so that a process that stood still hears its leader before
+it notices that an election timeout has passed.
 
 Failure: any exception from a turn ends the engine for good. `on_fatal` is called before any later output of any group could leave
 (invariant I9), and must not return control to the groups.
@@ -25,7 +17,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from ledgermq.node.broker.calls import Token
@@ -39,8 +31,8 @@ from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES
 from ledgermq.node.replica.hosting.ports import EngineGroup
 from ledgermq.node.replica.hosting.range_repairs import RangePut
+from ledgermq.node.replica.hosting.scheduler import Scheduler
 from ledgermq.node.replica.hosting.syncer import Syncer
-from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode, refused
 from ledgermq.proto.types import ReplicaStatus
@@ -51,8 +43,6 @@ from ledgermq.storage.errors import LIMIT_REMEDY, is_exhausted, is_no_space
 T = TypeVar("T")
 Outcome = Result | Refused
 
-# A pass that took this long leaves the groups that it has not reached to the next pass.
-SLICE_NS = 10 * MS
 # Held calls form a batch after this many passes of the loop without a new call, and after DRAIN_PASSES at the latest. gRPC's library needs
 # four to five passes for a call, so fewer quiet passes do not mean that none is coming.
 QUIET_PASSES = 10
@@ -63,32 +53,6 @@ LONE_QUIET_PASSES = 1
 LONGEST_WAIT_MS = 3_600_000
 _SILENT = (CancelReceive, ClientsAlive, ClientGone, Prefer, Returned, Appointed, TierFetched)
 _STOPPING = Refused("not-leader", detail="the node is stopping")
-
-
-@dataclass(slots=True, eq=False)
-class _Seat:
-    """One group with its inputs since its last turn."""
-
-    name: str
-    group: EngineGroup
-    syncer: Syncer
-    seconds: Any
-    wake_at_ns: int = 0
-    wanted: bool = False
-    """Whether an input other than held calls came, or somebody asked for a turn."""
-    admitted: bool = False
-    held: list[Call] = field(default_factory=list)
-    """Calls that wait until the gate is open."""
-    urgent: list[Call] = field(default_factory=list)
-    packets: list[tuple[str, PeerPacket]] = field(default_factory=list)
-    synced: list[tuple[SyncTicket, OSError | None]] = field(default_factory=list)
-    gone: asyncio.Future[None] | None = None
-    """Set while the group is being removed."""
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether calls may go to the group now."""
-        return bool(self.held) and not self.syncer.gate.shut
 
 
 class Engine:
@@ -105,32 +69,31 @@ class Engine:
         now_ns: Callable[[], int] = time.monotonic_ns,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._open_batches = open_batches
+        self.now_ns = now_ns
+        self.now_ms = now_ms
         self._send_packets = send_packets
         self._on_fatal = on_fatal
         self._max_calls = max_calls
-        self._now_ns = now_ns
-        self._now_ms = now_ms
-        self._seats = {name: self._seat(name, group) for name, group in groups.items()}
+        self._scheduler = Scheduler(self, open_batches)
+        self.notify_at_once = self._scheduler.put_at_once
+        self.packets = self._scheduler.packets
+        self.admit = self._scheduler.admit
+        self._syncers: dict[str, Syncer] = {}
+        for name, group in groups.items():
+            self._add(name, group)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next_token: Token = 1
         self._waiting: dict[Token, asyncio.Future[Outcome]] = {}
         self._notified = 0
-        self._callers = 0
         """Number of calls that were put."""
-        self._draining = False
+        self._callers = 0
+        """Number of callers when answers were delivered last."""
         self._seen, self._quiet, self._passes = 0, 0, 0
-        """While draining: calls put up to the last pass of the loop, consecutive passes without a new call, and passes."""
-        self._scheduled = False
-        """Whether the loop will run a pass in any case."""
-        self._unreached: list[str] = []
-        """Groups that the last pass left to the next one."""
+        """While calls are waited for: calls put up to the last pass of the loop, consecutive passes without a new call, and passes."""
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = 0
-        """The time for which the timer is set; a group may have asked for a later turn since."""
         self._stopping = False
         self._idle: asyncio.Future[None] | None = None
-        """Set by `stop`: no more turns except for ended syncs; done when no sync runs."""
+        """Set by `stop`; done when no sync runs any more."""
         self._ended = False
         """No more turns at all: the groups are closed, or one of them failed."""
         self._listeners: list[Callable[[str, GroupView], None]] = []
@@ -140,17 +103,19 @@ class Engine:
         """Starts fetches of messages from the object store; each ends with a `TierFetched`."""
         self.views: dict[str, GroupView] = {}
 
-    def _seat(self, name: str, group: EngineGroup) -> _Seat:
-        return _Seat(name, group, Syncer(name, self._report, self._open_batches), metrics.TURN_SECONDS.labels(name))
+    def _add(self, name: str, group: EngineGroup) -> None:
+        self._scheduler.add(name, group)
+        self._syncers[name] = Syncer(name, self._report)
 
     # -- the node's side
 
     def start(self) -> None:
         """Begin with the turns. Called once, from inside the running loop."""
         self._loop = asyncio.get_running_loop()
-        for seat in self._seats.values():
-            seat.syncer.start()
-        self._pass_soon()
+        for syncer in self._syncers.values():
+            syncer.start()
+        # Inputs may have come before there was a loop.
+        self.pass_soon()
 
     async def stop(self, drain_s: float = 0.0) -> None:
         """Give open calls `drain_s` seconds to finish, then close every group and end the threads.
@@ -163,10 +128,10 @@ class Engine:
         limit = self._loop.time() + drain_s
         while self._waiting and self._loop.time() < limit:
             await asyncio.sleep(0.01)
-        self._drained()
+        self._scheduler.rested()
         self._pass()
         await self._close()
-        untaken = {call.token for seat in self._seats.values() for call in seat.held if not isinstance(call, _SILENT)}
+        untaken = {call.token for seat in self._scheduler.seats.values() for call in seat.held if not isinstance(call, _SILENT)}
         for token, future in self._waiting.items():
             if not future.done():
                 future.set_result(_STOPPING if token in untaken else Refused("unknown-outcome", detail=_STOPPING.detail))
@@ -177,10 +142,7 @@ class Engine:
         assert self._loop is not None
         if not self._ended:
             self._idle = self._loop.create_future()
-            for seat in self._seats.values():
-                seat.packets.clear()
-                seat.urgent.clear()
-            self._pass_soon()
+            self._scheduler.finish(partial(_settle, self._idle))
             await self._idle
         if self._ended:  # one of the groups failed, perhaps with its last sync
             return
@@ -193,14 +155,14 @@ class Engine:
             self._on_fatal(as_fatal(error))
 
     def _close_groups(self) -> None:
-        for seat in self._seats.values():
-            seat.syncer.stop()
-        for seat in self._seats.values():
+        for syncer in self._syncers.values():
+            syncer.stop()
+        for seat in self._scheduler.seats.values():
             seat.group.close()
 
     @property
     def groups(self) -> tuple[str, ...]:
-        return tuple(self._seats)
+        return tuple(self._scheduler.seats)
 
     @property
     def open_calls(self) -> int:
@@ -220,7 +182,7 @@ class Engine:
         if self._stopping:
             future.set_result(_STOPPING)
             return future
-        seat = self._seats.get(group)
+        seat = self._scheduler.seats.get(group)
         if seat is None or seat.gone is not None:
             future.set_result(Refused("not-leader", detail=f"broker group {group} has no replica on this node"))
             return future
@@ -233,53 +195,20 @@ class Engine:
 
     def notify(self, group: str, call: Call) -> None:
         """Put a call that has no answer. While the group's gate is closed this only queues it: a pass takes it when the gate is open."""
-        seat = self._seats.get(group)
+        seat = self._scheduler.seats.get(group)
         if seat is None or seat.gone is not None:
             return
         self._notified += 1
-        seat.held.append(call)
-        if not seat.syncer.gate.shut:
-            self._drain()
-
-    def notify_at_once(self, group: str, call: Call) -> None:
-        """Like `notify`, but past the gate, because the call may be what opens it."""
-        seat = self._seats.get(group)
-        if seat is not None and self._takes_inputs(seat):
-            seat.urgent.append(call)
-            self._want(seat)
-
-    def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
-        """Put peer packets, each as (group, sender, packet). Packets of groups that are not hosted here are dropped."""
-        for group, sender, packet in items:
-            seat = self._seats.get(group)
-            if seat is not None and self._takes_inputs(seat):
-                seat.packets.append((sender, packet))
-                self._want(seat)
-
-    def _takes_inputs(self, seat: _Seat) -> bool:
-        """Not while the group waits for its last sync: a packet could begin another one, so that a follower under load never ended."""
-        return seat.gone is None and self._idle is None
-
-    def admit(self, group: str) -> None:
-        """Let the replica take part, because all other voters know its directory; a turn follows at once."""
-        seat = self._seats.get(group)
-        if seat is not None:
-            seat.admitted = True
-            self._want(seat)
+        self._scheduler.put(seat, call)
 
     def turn_all(self) -> None:
         """Give every group a turn soon."""
-        for seat in self._seats.values():
-            self._want(seat)
+        for group in self._scheduler.seats:
+            self._scheduler.want(group)
 
     def wake(self, group: str) -> None:
         """Give the group a turn, because work on another thread ended. May be called from any thread."""
-        self._from_thread(self._woken, group)
-
-    def _woken(self, group: str) -> None:
-        seat = self._seats.get(group)
-        if seat is not None:
-            self._want(seat)
+        self._from_thread(self._scheduler.want, group)
 
     def run(self, group: str, work: Callable[[Any], T]) -> asyncio.Future[T]:
         """Run `work(open group)` between two turns, for status queries. It must be quick and must not change the group. An exception of
@@ -288,7 +217,7 @@ class Engine:
         return self._between_turns(lambda: work(target.running))
 
     def _hosted(self, group: str) -> EngineGroup:
-        seat = self._seats.get(group)
+        seat = self._scheduler.seats.get(group)
         if seat is None:
             raise refused("not-leader", f"broker group {group} has no replica on this node")
         return seat.group
@@ -320,32 +249,30 @@ class Engine:
         """Restore a range of this replica's entries from its peers while the group runs. Raises LedgerError."""
         target = self._hosted(group)
         put = await self._between_turns(lambda: target.put_back(first_index, last_index))
-        self._woken(group)
+        self._scheduler.want(group)
         return await asyncio.wrap_future(put)
 
     async def mend_all(self, group: str, reason: str) -> None:
         """Stop the group, and verify and repair its whole log from peers; its status shows the progress. Raises LedgerError."""
         target = self._hosted(group)
         await self._between_turns(lambda: target.mend_all(reason))
-        self._woken(group)
+        self._scheduler.want(group)
 
     def take_in(self, name: str, group: EngineGroup) -> None:
         """Add a group."""
-        seat = self._seats[name] = self._seat(name, group)
-        seat.syncer.start()
-        self._want(seat)
+        self._add(name, group)
+        self._syncers[name].start()
+        self._scheduler.want(name)
 
     async def take_out(self, name: str) -> EngineGroup:
         """Remove a group and return it for the caller to close. It gets no more calls or packets, and no turns after its last sync."""
         assert self._loop is not None
-        seat = self._seats[name]
-        gone = seat.gone = self._loop.create_future()
-        seat.packets.clear()
-        self._pass_soon()
+        gone: asyncio.Future[None] = self._loop.create_future()
+        seat = self._scheduler.remove(name, partial(_settle, gone))
         await gone
         untaken = [call.token for call in seat.held if not isinstance(call, _SILENT)]
         self.give_up(untaken, Refused("not-leader", detail=f"broker group {name} has no replica on this node any more"))
-        seat.syncer.stop()
+        self._syncers.pop(name).stop()
         if self.views.pop(name, None) is not None:
             for hidden in self._hidden_listeners:
                 hidden(name)
@@ -376,13 +303,11 @@ class Engine:
 
     # -- batches of calls
 
-    def _drain(self) -> None:
+    def rest(self) -> None:
         """Let a pass take the held calls after the loop stops bringing new ones, so that all of them form one batch."""
         assert self._loop is not None
-        if not self._draining:
-            self._draining = True
-            self._seen, self._quiet, self._passes = self._notified, 0, 0
-            self._loop.call_soon(self._drain_pass)
+        self._seen, self._quiet, self._passes = self._notified, 0, 0
+        self._loop.call_soon(self._drain_pass)
 
     def _drain_pass(self) -> None:
         assert self._loop is not None
@@ -390,16 +315,9 @@ class Engine:
         self._seen, self._passes = self._notified, self._passes + 1
         quiet = QUIET_PASSES if max(self._callers, len(self._waiting)) > 1 else LONE_QUIET_PASSES
         if self._quiet >= quiet or self._passes >= DRAIN_PASSES:
-            self._drained()
+            self._scheduler.rested()
         else:
             self._loop.call_soon(self._drain_pass)
-
-    def _drained(self) -> None:
-        self._draining = False
-        for seat in self._seats.values():
-            seat.syncer.gate.rested()
-        if any(seat.has_calls for seat in self._seats.values()):
-            self._pass_soon()
 
     # -- what threads report
 
@@ -410,77 +328,43 @@ class Engine:
 
     def _report(self, group: str, ticket: SyncTicket, error: OSError | None) -> None:
         """Called by the sync thread."""
-        self._from_thread(self._sync_ended, group, ticket, error)
-
-    def _sync_ended(self, group: str, ticket: SyncTicket, error: OSError | None) -> None:
-        seat = self._seats[group]
-        seat.syncer.gate.sync_ended()
-        seat.synced.append((ticket, error))
-        self._want(seat)
+        self._from_thread(self._scheduler.sync_ended, group, ticket, error)
 
     # -- turns
 
-    def _want(self, seat: _Seat) -> None:
-        seat.wanted = True
-        self._pass_soon()
+    def sync(self, group: str, ticket: SyncTicket) -> None:
+        self._syncers[group].submit(ticket)
 
-    def _pass_soon(self) -> None:
-        if not self._scheduled and self._loop is not None:
-            self._scheduled = True
-            self._loop.call_soon(self._scheduled_pass)
+    def pass_soon(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon(self._pass)
 
-    def _scheduled_pass(self) -> None:
-        self._scheduled = False
-        self._pass()
+    def pass_at(self, at_ns: int) -> None:
+        assert self._loop is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        # Rounded up: a timer that comes early would lead to one empty pass after the other.
+        wait_ms = min(LONGEST_WAIT_MS, -((self.now_ns() - at_ns) // MS))
+        self._timer = self._loop.call_later(wait_ms / 1000, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        """A timer may be served late, and before the sockets were read: the pass comes after the next reading."""
+        assert self._loop is not None
+        self._timer = None
+        self._loop.call_soon(self._scheduler.time_is_up)
 
     def _pass(self) -> None:
-        """Give each group with inputs, or a timer that is due, one turn, and deliver the outputs."""
         if self._ended:
             return
         try:
-            began_ns = self._now_ns()
-            names, self._unreached = self._unreached or list(self._seats), []
-            for at, name in enumerate(names, 1):
-                seat = self._seats.get(name)
-                if seat is None or not self._is_due(seat, self._now_ns()):
-                    continue
-                self._deliver(name, self._turn(seat))
-                if self._now_ns() - began_ns >= SLICE_NS:
-                    self._unreached = names[at:]
-                    break
-            self._let_go()
-            self._set_timer()
+            self._scheduler.run()
         except Exception as error:  # any exception of a group ends the process: fenced, damaged, or a bug
             self._ended = True
-            if self._idle is not None and not self._idle.done():
-                self._idle.set_result(None)
+            if self._idle is not None:
+                _settle(self._idle)
             self._on_fatal(as_fatal(error))
 
-    def _is_due(self, seat: _Seat, now_ns: int) -> bool:
-        if seat.gone is not None or self._idle is not None:
-            return bool(seat.synced)
-        return seat.wanted or seat.wake_at_ns <= now_ns or seat.has_calls
-
-    def _turn(self, seat: _Seat) -> TurnOutput:
-        began = time.perf_counter()
-        calls, seat.urgent = seat.urgent, []
-        if seat.has_calls and seat.gone is None and self._idle is None:
-            calls, seat.held = calls + seat.held, []
-        packets, seat.packets = seat.packets, []
-        synced, seat.synced = seat.synced, []
-        seat.wanted = False
-        if seat.admitted:
-            seat.admitted = False
-            seat.group.admit()
-        output = seat.group.turn(self._now_ns(), self._now_ms(), calls, packets, synced)
-        seat.wake_at_ns = output.wake_at_ns
-        seat.syncer.gate.turned(output, answers=bool(output.done))
-        if output.sync is not None:
-            seat.syncer.submit(output.sync)
-        seat.seconds.observe(time.perf_counter() - began)
-        return output
-
-    def _deliver(self, group: str, output: TurnOutput) -> None:
+    def deliver(self, group: str, output: TurnOutput) -> None:
         """Deliver the output of a turn."""
         if output.packets:
             self._send_packets(group, output.packets)
@@ -502,49 +386,11 @@ class Engine:
                 future.set_result(done.outcome)
         if output.done:
             self._callers = len(output.done) + len(self._waiting)
-            self._drain()
 
-    def _let_go(self) -> None:
-        """Remove those leaving groups that have no sync in progress, and note when the last sync of a stopping node has ended."""
-        for seat in [seat for seat in self._seats.values() if seat.gone is not None and not self._syncs(seat)]:
-            del self._seats[seat.name]
-            assert seat.gone is not None
-            if not seat.gone.done():
-                seat.gone.set_result(None)
-        if self._idle is not None and not self._idle.done() and not any(map(self._syncs, self._seats.values())):
-            self._idle.set_result(None)
 
-    @staticmethod
-    def _syncs(seat: _Seat) -> bool:
-        """Whether a sync is in progress, or its outcome has not reached the group."""
-        return seat.syncer.gate.under_way > 0 or bool(seat.synced)
-
-    def _set_timer(self) -> None:
-        """See to the next pass: at once if there is something to do, or when the first timer is due."""
-        assert self._loop is not None
-        now_ns = self._now_ns()
-        if self._unreached or any(self._is_due(seat, now_ns) for seat in self._seats.values()):
-            self._pass_soon()
-            return
-        if self._idle is not None:
-            return
-        far_ns = now_ns + LONGEST_WAIT_MS * MS
-        at_ns = min((seat.wake_at_ns for seat in self._seats.values() if seat.gone is None), default=far_ns)
-        if self._timer is not None:
-            if self._timer_ns <= at_ns:
-                # Setting a timer costs more than a pass that finds nothing to do now and then.
-                return
-            self._timer.cancel()
-        self._timer_ns = at_ns
-        # Rounded up: a timer that comes early would lead to one empty pass after the other.
-        wait_ms = -((now_ns - min(at_ns, far_ns)) // MS)
-        self._timer = self._loop.call_later(wait_ms / 1000, self._time_is_up)
-
-    def _time_is_up(self) -> None:
-        """A timer may be served late, and before the sockets were read: the pass comes after the next reading."""
-        assert self._loop is not None
-        self._timer = None
-        self._loop.call_soon(self._pass_soon)
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _of_the_disk(error: OSError) -> FatalError:

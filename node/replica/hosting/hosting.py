@@ -4,7 +4,7 @@ Theory of operation. The engine owns a `ReplicaHost` and gives it turns on the l
 of an `OpenReplica`. Two events end that: a read of a committed range fails or does not verify (`Unreadable`), or the leader has trimmed
 entries that this replica lacks. Then the store is closed without any further write, and a rebuild fetches from peers what is needed. After
 that the directory is opened again in the same process, under a new boot id. Everything that may take long (closing, each step of a rebuild,
-recovery of the directory) is a job on a thread of the group, one job at a time. A turn only begins jobs and takes their results, so that it
+recovery of the directory) is a job of the group's executor, one job at a time. A turn only begins jobs and takes their results, so that it
 never delays the heartbeats of other groups. A failed sync is different: it ends the process (invariant I9). A log that is proven to differ
 from its leader's (`Diverged`) ends only its group.
 
@@ -27,7 +27,7 @@ is withdrawn, and it neither votes nor acknowledges. Peers' requests for bytes a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -66,13 +66,14 @@ log = get_logger()
 class ReplicaHost:
     """A group as the engine runs it, in any state. Owned by the loop; only `fail` and `age_ns` are thread-safe."""
 
-    def __init__(self, group: str, node: str, opener: ReplicaOpener, shipping_handler: ShippingHandler) -> None:
+    def __init__(self, group: str, node: str, opener: ReplicaOpener, shipping_handler: ShippingHandler, executor: Executor) -> None:
+        """`executor` runs one job at a time, beside the turns, and belongs to this object."""
         self.name = group
         self.node = node
         self.wake: Callable[[], None] = lambda: None
         self._opener = opener
         self._shipping_handler = shipping_handler
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"life-{group}")
+        self._executor = executor
         self._job: Future[Any] | None = None
         self._then: Callable[[Any, int], None] = lambda result, now_ns: None
         """Handles the result of the job."""
@@ -99,7 +100,7 @@ class ReplicaHost:
         self._last: ReplicaStatus | None = None
         self.boots = 0
         """How often the group was opened in this process."""
-        self._ranges = RangeRepairs(group, self._thread.submit, lambda: self.wake())
+        self._ranges = RangeRepairs(group, self._executor.submit, lambda: self.wake())
 
     def connect(self, wake: Callable[[], None], send: Callable[[Sequence[tuple[str, PeerPacket]]], None]) -> None:
         """Set how to request a turn, and how to send packets beside the turns; both work from any thread. Call before the first turn."""
@@ -279,10 +280,10 @@ class ReplicaHost:
         done += [Done(token, Refused("unknown-outcome", detail=detail)) for token in sorted(self._calls)]
         self._calls.clear()
         packets, self._answered = self._answered, []
-        hides, self._seen_view = self._seen_view and not self._is_open, self._seen_view and self._is_open
+        hides, self._seen_view = self._seen_view and not self.is_open, self._seen_view and self.is_open
         # The end of the job, or of the sync that must end first, wakes the engine.
         waits = self._job is not None or self._leaving is not None
-        wake_at_ns = now_ns if self._is_open else _NEVER_NS if waits else self._step_at_ns
+        wake_at_ns = now_ns if self.is_open else _NEVER_NS if waits else self._step_at_ns
         return TurnOutput(done, packets, None, wake_at_ns, None, hides_view=hides)
 
     def _take_result(self, now_ns: int) -> None:
@@ -301,7 +302,8 @@ class ReplicaHost:
             self._then(result, now_ns)
 
     @property
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
+        """Whether `running` may be asked for."""
         return self._running is not None and self._leaving is None
 
     def _go_on(self, now_ns: int) -> None:
@@ -320,7 +322,7 @@ class ReplicaHost:
 
     def _begin(self, work: Callable[[], Any], then: Callable[[Any, int], None]) -> None:
         self._then = then
-        self._job = self._thread.submit(work)
+        self._job = self._executor.submit(work)
         self._job.add_done_callback(lambda _: self.wake())
 
     # -- transitions
@@ -411,9 +413,9 @@ class ReplicaHost:
             # The handler of the result may begin another job.
             self._take_result(self._now_ns)
         self._ranges.end("the node is stopping")
-        self._thread.shutdown()
+        self._executor.shutdown()
         self._ranges.turn(self._now_ns)
-        if self._is_open:
+        if self.is_open:
             assert self._running is not None
             self._running.close()
         elif self._running is not None:

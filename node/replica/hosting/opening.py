@@ -9,7 +9,6 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,14 +17,12 @@ from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.decisions.transaction_checks import CHECK_RETRY_NS, TransactionRules
 from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.broker.group.group import Group
-from ledgermq.node.broker.ports import Unreadable, reading
 from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.broker.state.restoring import restore
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.background.scrubbing import Plan
-from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
+from ledgermq.node.replica.hosting.assembling import machine_of, replica_of
 from ledgermq.node.replica.hosting.running import RESERVE_FILE, OpenReplica
 from ledgermq.node.replica.retention.retention_rules import STORE, Pin
 from ledgermq.node.runtime.answer_budget import ANSWERS
@@ -35,12 +32,11 @@ from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.entry_encoding import host_bytes
 from ledgermq.proto.names import is_system_name
-from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule, Timing
 from ledgermq.storage import store as stores
 from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, explain
+from ledgermq.storage.errors import explain
 from ledgermq.storage.identity import mint
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_writer import AtOnceIfSlow, LogWriter, make_writer
@@ -51,17 +47,9 @@ from ledgermq.storage.store import GroupStore
 log = get_logger()
 
 
-class NeedsRepair(Exception):
-    """The directory is damaged and was closed again. `failure` is the damage that was found."""
-
-    def __init__(self, failure: Exception) -> None:
-        super().__init__(str(failure))
-        self.failure = failure
-
-
 def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> OpenReplica:
-    """Open a broker group that this node keeps a replica of; a group that was never here is created. Raises NeedsRepair for damage at or
-    below the synced mark, FatalError and StorageError for everything else."""
+    """Open a broker group that this node keeps a replica of; a group that was never here is created. Raises Damaged, Unreadable or a
+    LogFenced with exit code 75 for damage at or below the synced mark, FatalError and StorageError for everything else."""
     root = root_of(config, group.name)
     try:
         if not stores.exists(disk, root):
@@ -78,9 +66,6 @@ def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> OpenReplic
             # The files must be closed before a repair or the next attempt.
             store.abandon()
             raise
-    except (Damaged, Unreadable) as damage:
-        failure = damage.failure if isinstance(damage, Unreadable) else damage
-        raise NeedsRepair(failure) from damage
     except OSError as error:
         raise explain(root, error) from error
 
@@ -120,11 +105,10 @@ def _open_store(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str, p
         writer=_writer(config, group.name),
         phases=phases,
     )
-    fenced = store.log.fenced
-    if fenced is None:
-        return store
-    store.abandon()
-    raise NeedsRepair(fenced) if fenced.exit_code == ExitCode.DAMAGED else fenced
+    if store.log.fenced is not None:
+        store.abandon()
+        raise store.log.fenced
+    return store
 
 
 def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, phases: Phases, began: float) -> OpenReplica:
@@ -132,14 +116,14 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     joins = config.joins(group.name)
     if not joins:
         bootstrap(store.log, group.replicas, config.begun_ms(group), _rule(group))
-    machine = Machine(store.queues, _record_of(store), _index_of(store))
+    machine = machine_of(store, Machine)
     lost = restore(store, machine, phases)
     if lost is not None:
         log.warning("consume queues were rebuilt from the log", group=group.name, reason=lost)
-    now_ns = time.monotonic_ns()
     admitted = store.read_vouched() or (not joins and _is_alone(config, group, store.disk))
-    replica = RaftReplica(
-        group.name,
+    replica = replica_of(
+        store,
+        machine,
         RaftConfig(
             config.node,
             () if joins else tuple(group.replicas),
@@ -149,20 +133,25 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
             rule=Rule.MAJORITY if joins else _rule(group),
             ha=_ha_rules(group),
         ),
-        store.log,
-        store.hard_state,
         random.Random(),
-        now_ns,
+        time.monotonic_ns,
         store_host=host_bytes(config.address.host, config.address.client_port),
-        commit_index=_known_commit(store, machine),
         admitted=admitted,
         lazy=_lazy(config),
-        members=_known_members(machine),
     )
     _compare_members(config, group, replica.members)
     driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
-    index = _key_index(group, store)
-    opened = OpenReplica(store, machine, driven, index, now_ns, config.retention.reserve_bytes, _scrub_plan(config))
+    opened = OpenReplica(
+        store,
+        machine,
+        driven,
+        _key_index(group, store),
+        executor=ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.name}"),
+        clock_ns=time.monotonic_ns,
+        reserve_bytes=config.retention.reserve_bytes,
+        scrub=_scrub_plan(config),
+    )
+    opened.start()
     if config.tiered.url:
         # Nothing goes before the store was asked what it holds.
         opened.pins.store = Pin(STORE, 0, "the object store has not been asked yet")
@@ -187,24 +176,6 @@ def _is_alone(config: NodeConfig, group: BrokerGroup, disk: Disk) -> bool:
     roster = Roster(config.node, {name: {} for name in config.members}, disk, controller_directory(config))
     roster.load()
     return {*roster.nodes, *group.replicas} == {config.node}
-
-
-def _record_of(store: GroupStore) -> Callable[[int, int], memoryview]:
-    """Reads records in place in the log; a caller that keeps one must copy it."""
-
-    def record(offset: int, size: int) -> memoryview:
-        with reading():
-            return store.log.whole_record_at(offset, size)
-
-    return record
-
-
-def _index_of(store: GroupStore) -> Callable[[int], int]:
-    def index_at(offset: int) -> int:
-        with reading():
-            return store.log.index_at(offset)
-
-    return index_at
 
 
 def _release_when_full(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> None:
@@ -241,20 +212,6 @@ def _writer(config: NodeConfig, group: str) -> LogWriter:
 
 def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
     executor.submit(work)
-
-
-def _known_members(machine: Machine) -> tuple[int, Members] | None:
-    """The members at the applied index, which the replicator need not read from the log again."""
-    members = machine.members
-    if members is None:
-        return None
-    return machine.applied_index, as_raft(members)
-
-
-def _known_commit(store: GroupStore, machine: Machine) -> int:
-    checkpoint = store.read_checkpoint()
-    noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
-    return max(0, machine.applied_index, noted)
 
 
 def _check_sizes(config: NodeConfig, group: BrokerGroup, found: Identity) -> None:

@@ -1,6 +1,14 @@
 """The ports between the parts that host a replica: the group that the engine turns, the opener of a directory, and the shipping handler.
 
 In a node, `ReplicaHost` is the group that the engine turns; tests use small fakes for the ports.
+
+`Scheduler`, `ReplicaHost` and `OpenReplica` run in a node and in the simulator, so they read no clock and start no thread. They get:
+
+* time: `now_ns` (monotonic) and `now_ms` (cluster time) of each turn, and `clock_ns` for the duration of work within one;
+* executors (`concurrent.futures.Executor`) for work beside the turns, each of which runs one job at a time. A turn looks at the future of
+  its job: the end of a job has no effect between turns, except that `wake` asks for the next one;
+* the disk (`storage/disk.py:Disk`), through the store that an opener opens;
+* the network: packets are inputs and outputs of turns; those beside the turns leave by `ShippingHandler.send`.
 """
 
 from __future__ import annotations
@@ -51,6 +59,38 @@ class EngineGroup(Protocol):
         ...
 
 
+class Driver(Protocol):
+    """What runs a `Scheduler`: the event loop of a node, or the heap of the simulator. None of these methods calls back at once."""
+
+    def now_ns(self) -> int:
+        """The monotonic clock."""
+        ...
+
+    def now_ms(self) -> int:
+        """Cluster time."""
+        ...
+
+    def pass_soon(self) -> None:
+        """Call `Scheduler.run` once, after what has arrived until then was put."""
+        ...
+
+    def pass_at(self, at_ns: int) -> None:
+        """Call `Scheduler.time_is_up` at this time, or earlier, instead of at the former one."""
+        ...
+
+    def rest(self) -> None:
+        """Call `Scheduler.rested` when answers were delivered and no more calls come."""
+        ...
+
+    def sync(self, group: str, ticket: SyncTicket) -> None:
+        """Run the ticket beside the turns, after the former one of the group; put its outcome with `Scheduler.sync_ended`."""
+        ...
+
+    def deliver(self, group: str, output: TurnOutput) -> None:
+        """Send and answer what a turn returned."""
+        ...
+
+
 class State(StrEnum):
     """The state of a hosted group; see the table in `hosting.py`."""
 
@@ -75,7 +115,7 @@ class Broken:
 
 
 class ReplicaOpener(Protocol):
-    """Opens and mends the directory of one group. Called on the group's life thread, except for the first `open`."""
+    """Opens and mends the directory of one group. Called in jobs of the group's executor, except for the first `open`."""
 
     def open(self) -> OpenReplica | Broken:
         """Raises FatalError and StorageError for failures that no repair can mend."""
@@ -96,7 +136,7 @@ class ReplicaOpener(Protocol):
 
 
 class ShippingHandler(Protocol):
-    """Answers peers' requests for bytes, beside the turns (`shipping_thread.py`)."""
+    """Answers peers' requests for bytes, beside the turns (`shipping_jobs.py`)."""
 
     send: Callable[[Sequence[tuple[str, PeerPacket]]], None]
 

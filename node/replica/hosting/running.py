@@ -1,7 +1,7 @@
 """A broker group that is open and runs: its turns, and the files that are written beside its log.
 
 Turns and housekeeping are separate: a turn runs whenever something happened, housekeeping at most 20 times a second. Everything here runs
-on the loop, except the slow part of writing: one background thread per group writes and syncs snapshots and the two checkpoint files. A
+on the loop, except the slow part of writing: an executor, one job at a time, writes and syncs snapshots and the two checkpoint files. A
 snapshot is taken of the state between two turns. Entries that are applied while it is being written lie above
 it, and are applied again after a crash. It is written after the log up to it is durable here: after a power failure no snapshot covers
 entries that the log beside it lacks. `opening.py` opens a group, and `hosting.py` decides when to open it again.
@@ -10,9 +10,8 @@ entries that the log beside it lacks. `opening.py` opens a group, and `hosting.p
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +32,7 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.config import MS
+from ledgermq.raft.transfer import LeaderChange
 from ledgermq.storage import sealed_json
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.consume_queue import QueueSync
@@ -62,16 +62,24 @@ log = get_logger()
 class OpenReplica:
     """An open group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot."""
 
+    housekeeping_ns = HOUSEKEEPING_NS
+    checkpoint_every_ns = CHECKPOINT_EVERY_NS
+    snapshot_every_ns = SNAPSHOT_EVERY_NS
+    trimming_type = Trimming
+
     def __init__(
         self,
         store: GroupStore,
         machine: Machine,
         group: Group,
         key_index: KeyIndex,
-        now_ns: int,
+        *,
+        executor: Executor,
+        clock_ns: Callable[[], int],
         reserve_bytes: int = 0,
         scrub: Plan = Plan(),  # noqa: B008 (frozen)
     ) -> None:
+        """`executor` runs one job at a time, beside the turns, and belongs to this object; `clock_ns` is the clock of the turns."""
         self.store = store
         self.machine = machine
         self.group = group
@@ -81,11 +89,11 @@ class OpenReplica:
         self.lookup = MeasuredLookup(group.group, reader, key_index)
         """For queries on any thread except the loop's."""
         self.indexer = Indexer(group.group, key_index, reader)
-        self.indexer.start()
         # The snapshot's seals were restored before this, and later changes replace the mapping, so other threads may read it.
         self.scrub = Scrub(group.group, store.disk, store.root, self.fail, lambda: machine.seals, scrub)
-        self.scrub.start()
-        self._keeper = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.group}")
+        self._executor = executor
+        self._clock_ns = clock_ns
+        now_ns = clock_ns()
         self._keeping: Future[None] | None = None
         self._exported: tuple[int, dict[str, Any], QueueSync | None, int] | None = None
         """A snapshot that must not be written before the log up to its index is durable."""
@@ -95,8 +103,8 @@ class OpenReplica:
         """A turn since the last housekeeping may have changed something that housekeeping looks at."""
         self._readable_index = -1
         """The last entry that lookups may read."""
-        self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
-        self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+        self._next_checkpoint_ns = now_ns + self.checkpoint_every_ns
+        self._next_snapshot_ns = now_ns + self.snapshot_every_ns
         self._checkpointed = -1
         self._snapshot_index = machine.applied_index
         self._snapshot_pos = machine.applied_end_pos
@@ -109,7 +117,7 @@ class OpenReplica:
         self.catch_up = CatchUp(self.files.pos_after, lambda index: max(0, self._now_ms - self.files.store_ms(index)))
         self.pins = PinBook()
         self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
-        self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
+        self.trimming = self.trimming_type(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
         self._fenced: Fenced | None = None
         self._damage: Unreadable | None = None
         """Failures reported by other threads. Two fields, so that neither report overwrites the other."""
@@ -132,16 +140,21 @@ class OpenReplica:
         self._replay: tuple[Phases, int, int] | None = None
         """The phases of this start, the index up to which the log is replayed, and the time when the replay began."""
 
+    def start(self) -> None:
+        """Start the threads of the key index and of the scrub. A replica works without them, but neither indexes keys nor finds rot."""
+        self.indexer.start()
+        self.scrub.start()
+
     def expect_replay(self, phases: Phases, commit_index: int) -> None:
         """Announce that committed entries above the snapshot will be applied in the coming turns: the last phase of a start."""
-        self._replay = phases, commit_index, time.monotonic_ns()
+        self._replay = phases, commit_index, self._clock_ns()
         self._note_replay()
 
     def _note_replay(self) -> None:
         if self._replay is None or self.machine.applied_index < self._replay[1]:
             return
         (phases, _, began_ns), self._replay = self._replay, None
-        phases.spent_ns["replay"] = time.monotonic_ns() - began_ns
+        phases.spent_ns["replay"] = self._clock_ns() - began_ns
         for name, spent_ns in phases.spent_ns.items():
             metrics.RECOVERY_SECONDS.labels(self.group.group, name).set(spent_ns / 1e9)
         log.info("broker group recovered", group=self.group.group, applied_index=self.machine.applied_index, phases=phases.seconds)
@@ -186,7 +199,7 @@ class OpenReplica:
     def _keep_house(self, now_ns: int, now_ms: int) -> None:
         """What no caller waits for: reports, files beside the log, trims. Runs at most every `HOUSEKEEPING_NS`, after a turn. If a turn
         changed something and ended without it, the engine wakes the group when it is due. Heartbeats alone wake an idle group."""
-        self._housekeeping_ns = now_ns + HOUSEKEEPING_NS
+        self._housekeeping_ns = now_ns + self.housekeeping_ns
         self._house_waits = False
         self._note_leaders(now_ms)
         self._note_heard(now_ns, now_ms)
@@ -207,8 +220,12 @@ class OpenReplica:
         at_ms = now_ms - (now_ns - contact.at_ns) // MS
         self._heard = LastHeard(contact.leader, contact.term, contact.end_index, contact.commit_index, at_ms)
 
+    def leader_changed(self, change: LeaderChange) -> None:
+        """Hook for the host of the replica: it noticed a change of leadership."""
+
     def _note_leaders(self, now_ms: int) -> None:
         for change in self.group.replicator.take_changes():
+            self.leader_changed(change)
             self._leaders.add(change, now_ms)
             self._leaders_noted = True
             names = {"group": self.group.group, "term": change.term, "former": change.former, "leader": change.leader}
@@ -317,14 +334,14 @@ class OpenReplica:
     def status(self) -> ReplicaStatus:
         status = self.group.status()
         memory = {"mapped-bytes": self.store.log.mapped_bytes, "locked-bytes": self.store.log.locked_bytes}
-        peers = self.catch_up.annotated(status.peers, status.end_index, self.group.memberships.objections, time.monotonic_ns())
+        peers = self.catch_up.annotated(status.peers, status.end_index, self.group.memberships.objections, self._clock_ns())
         return replace(status, peers=peers, extra={**status.extra, **memory, **self.group.statistics()})
 
     def abandon(self) -> None:
         """Close without writing anything more, on any thread, after the last turn: the abort file stays, and the next opening recovers.
         Raises Fenced if a background write, or anything else outside the turns, failed (invariant I9)."""
         self.scrub.stop()
-        self._keeper.shutdown()
+        self._executor.shutdown()
         self.indexer.abandon()
         if self._keeping is not None:
             self._keeping.result()
@@ -339,11 +356,11 @@ class OpenReplica:
         Fenced for a failure outside the turns since the last one."""
         self._raise_fenced()
         self.scrub.stop()
-        self._keeper.shutdown()
+        self._executor.shutdown()
         if self._keeping is not None:
             self._keeping.result()
         self.indexer.close()
-        self._note_leaders(time.time_ns() // MS)
+        self._note_leaders(self._now_ms)
         if self._leaders_noted:
             self._write_leaders(self._leaders.export(self.store.identity.log_id))
         if self._heard is not None:
@@ -360,36 +377,40 @@ class OpenReplica:
     def _keep(self, now_ns: int) -> None:
         if self._exported is None and self._snapshot_due(now_ns):
             self._begin_snapshot(now_ns)
-        if self._exported is not None and self._exported[0] <= self.replicator.durable_index:
+        if self._exported is not None and self._may_be_kept(self._exported[0]):
             _, value, sync, copies = self._exported
             self._exported = None
-            self._keeping = self._keeper.submit(self._write_snapshot, value, sync, copies)
+            self._keeping = self._executor.submit(self._write_snapshot, value, sync, copies)
         elif self._leaders_noted:
             self._leaders_noted = False
-            self._keeping = self._keeper.submit(self._write_leaders, self._leaders.export(self.store.identity.log_id))
+            self._keeping = self._executor.submit(self._write_leaders, self._leaders.export(self.store.identity.log_id))
         elif self._heard is not None and now_ns >= self._next_heard_ns:
             heard, self._heard, self._next_heard_ns = self._heard, None, now_ns + HEARD_EVERY_NS
-            self._keeping = self._keeper.submit(self._write_heard, heard)
+            self._keeping = self._executor.submit(self._write_heard, heard)
         elif now_ns >= self._next_checkpoint_ns:
-            self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
+            self._next_checkpoint_ns = now_ns + self.checkpoint_every_ns
             commit_index = self._safe_commit()
             if commit_index != self._checkpointed:
                 self._checkpointed = commit_index
-                self._keeping = self._keeper.submit(self._write_checkpoints, commit_index, self._stamps())
+                self._keeping = self._executor.submit(self._write_checkpoints, commit_index, self._stamps())
+
+    def _may_be_kept(self, index: int) -> bool:
+        """Whether a snapshot of the state at this index may be written: no more than the durable log says."""
+        return index <= self.replicator.durable_index
 
     def _begin_snapshot(self, now_ns: int) -> None:
-        began = time.perf_counter_ns()
+        began_ns = self._clock_ns()
         try:
             sync = self.store.queues.begin_sync()
         except NoSpace as full:
             log.warning("no snapshot, the disk is full", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
-            self._rest_ns = self._next_snapshot_ns = now_ns + CHECKPOINT_EVERY_NS
+            self._rest_ns = self._next_snapshot_ns = now_ns + self.checkpoint_every_ns
             return
         # Retention needs both generations of the snapshot: writing one state twice is faster than waiting for a second one.
         copies = 2 if self._retention_waits() else 1
         value = self._export()
-        self._rest_ns = now_ns + (time.perf_counter_ns() - began) * EXPORT_REST_FACTOR
-        self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+        self._rest_ns = now_ns + (self._clock_ns() - began_ns) * EXPORT_REST_FACTOR
+        self._next_snapshot_ns = now_ns + self.snapshot_every_ns
         self._snapshot_wanted = False
         self._snapshot_index, self._snapshot_pos = self.machine.applied_index, self.machine.applied_end_pos
         self._exported = self._snapshot_index, value, sync, copies
@@ -417,7 +438,7 @@ class OpenReplica:
     def _stamps(self) -> StoreCheckpoint:
         return StoreCheckpoint(self.machine.store_ms, self.machine.store_ms, self.key_index.durable_store_ms)
 
-    # -- on the keeper's thread
+    # -- in jobs of the executor
 
     def _write_snapshot(self, value: dict[str, Any], sync: QueueSync | None, copies: int = 1) -> None:
         """Sync the consume queues and write a snapshot; two `copies` replace both generations.

@@ -1,4 +1,4 @@
-"""The thread that runs the syncs of one broker group, and the gate that depends on them.
+"""The thread that runs the syncs of one broker group.
 
 The one blocking call of a group commit runs only here; its outcome is an input of the engine like any other. Any error in it counts as a
 failed sync (invariant I9).
@@ -13,26 +13,23 @@ import time
 from collections.abc import Callable
 
 from ledgermq.node.broker.ports import SyncTicket
-from ledgermq.node.replica.hosting.batch_gate import BatchGate
 from ledgermq.node.replica.hosting.sync_watch import SyncWatch
 
 
 class Syncer:
     """The sync thread of one group: runs tickets one after the other and calls `report` with each outcome."""
 
-    def __init__(self, group: str, report: Callable[[str, SyncTicket, OSError | None], None], open_batches: int) -> None:
+    def __init__(self, group: str, report: Callable[[str, SyncTicket, OSError | None], None]) -> None:
         self._group = group
         self._report = report
         self._tickets: queue.SimpleQueue[SyncTicket | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"sync-{group}", daemon=True)
         self._watch = SyncWatch(group)
-        self.gate = BatchGate(open_batches)
 
     def start(self) -> None:
         self._thread.start()
 
     def submit(self, ticket: SyncTicket) -> None:
-        self.gate.sync_begins()
         self._tickets.put(ticket)
 
     def stop(self) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
@@ -192,7 +193,9 @@ class DigestExchange:
         while (known := self._watches.get(group)) is None or known.life != (hosted.boots, hosted.mended):
             running = hosted.running
             if known is None:
-                digests = Digests(self._disk, running.store, self._config.retention.digest_bytes_per_s, hosted.fail)
+                bytes_per_s = self._config.retention.digest_bytes_per_s
+                executor = ThreadPoolExecutor(1, thread_name_prefix=f"digest-{group}")
+                digests = Digests(self._disk, running.store, bytes_per_s, hosted.fail, executor)
                 self._watches[group] = _Watch((hosted.boots, hosted.mended), digests)
             else:
                 # Delete it before the wait, so that a concurrent caller creates the only new one.

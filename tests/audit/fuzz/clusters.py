@@ -162,7 +162,7 @@ def stopped(world: World) -> Image:
         station.medium.crash(None)
         disk = station.medium.disk
         try:
-            life = station.medium.live(0, random.Random(0), station.lives + 1, _Unwatched("", 0))
+            life = station.medium.live(int, random.Random(0), station.lives + 1, _Unwatched("", 0))
         except StorageError:
             # An installation was running; it stays unfinished.
             _introduce(world, station, disk)

@@ -1,13 +1,16 @@
-"""The thread that serves bytes to peers: it survives failing requests, and ends on request."""
+"""The jobs that serve bytes to peers: they survive failing requests, and end on request."""
 
 from __future__ import annotations
 
 import queue
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.hosting.shipping_thread import ShippingThread
+from ledgermq.node.replica.hosting.shipping_jobs import ShippingJobs
 from ledgermq.node.replica.shipping.shipping import ShipperOutput
 
 REQUEST = PeerPacket(b"\x07")
@@ -40,13 +43,16 @@ def test_a_request_that_breaks_the_shipper_does_not_end_the_serving() -> None:
         made.put(shipper)
         return shipper
 
-    thread = ShippingThread("g-ship", make)
-    thread.send = sent.put
-    thread.offer("n2", REQUEST)
+    pool = ThreadPoolExecutor(1)
+    jobs = ShippingJobs("g-ship", make, executor=pool, clock_ns=int)
+    jobs.send = sent.put
+    jobs.offer("n2", REQUEST)
     broken = made.get(timeout=10)
-    made.get(timeout=10)
-    assert broken.closed
-    thread.offer("n3", REQUEST)
+    jobs.offer("n3", REQUEST)
     assert sent.get(timeout=10) == (("n3", REQUEST),)
-    thread.close()
-    assert not thread._thread.is_alive()
+    whole = made.get(timeout=10)
+    assert broken.closed and not whole.closed
+    jobs.close()
+    assert whole.closed
+    with pytest.raises(RuntimeError):
+        pool.submit(int)
