@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ledgermq.node.broker.decisions.sequencer import Sequencer
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_encoding import encode_entries

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import Fenced
-from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention.pins import PinBook
 from ledgermq.node.replica.retention.retention_facts import (
     FileBook,

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from ledgermq.node.broker.calls.outcome import Call
-from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Effects, Machine
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket, reading
-from ledgermq.node.broker.state.machine import Effects, Machine
+from ledgermq.node.broker.restoring import restore
 from ledgermq.node.broker.state.member_forms import as_raft
-from ledgermq.node.broker.state.restoring import restore
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto.control import UnknownControlRecord

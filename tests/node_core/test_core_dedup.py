@@ -15,11 +15,11 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Kept, Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
-from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.flush import FlushPolicy
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.state import message_ids as ids_module
-from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.message_ids import Ids, Place
 from ledgermq.proto.control import LevelRecord
 from ledgermq.proto.levels import LEVEL_MAX

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from ledgermq.node.broker.decisions import leases
 from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
+from ledgermq.node.broker.packed import pack, unpack
 from ledgermq.node.broker.state.delivery import Delivery, Row, Terms, TermsTable
 from ledgermq.node.broker.state.lapsed_leases import Lapsed
 from ledgermq.node.broker.state.offset_table import CHUNK, OffsetTable
-from ledgermq.node.broker.state.packed import pack, unpack
 from tests.node_core.core_fakes import MS, SECOND
 
 OFFSETS = st.integers(0, 6) | st.integers(CHUNK - 3, CHUNK + 3) | st.integers(0, 1 << 40)

@@ -17,11 +17,11 @@ from ledgermq.node.broker.calls.consumer_calls import CancelReceive, ClientsAliv
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, HandOver, Returned
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.read_calls import Cold, Confirm, Peek, Pull
-from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group import group as group_module
 from ledgermq.node.broker.group.group import Group, TurnOutput
+from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.raft.config import HaRules, Members, Rule
 from ledgermq.raft.core import Core

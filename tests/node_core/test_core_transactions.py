@@ -21,9 +21,9 @@ from ledgermq.node.broker.calls.transaction_calls import (
     Resolved,
     UndecidedHalf,
 )
-from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
+from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.state import transactions
 from ledgermq.node.broker.state.transactions import ENDED_MAX, Half, Transactions
 from ledgermq.node.replica.retention.retention_facts import half_pin

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
-from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.decisions.uncommitted import UncommittedState, group_name, reset_name, reset_pair_name
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.plan import Plan
+from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_name, reset_pair_name
 from ledgermq.proto import control
 from ledgermq.proto.names import member_name, parse_member
 from ledgermq.proto.types import GroupConfig, TopicConfig

@@ -10,14 +10,14 @@ from __future__ import annotations
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, LettersSettled, SettleLetters
 from ledgermq.node.broker.calls.outcome import Done
-from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.traffic import Leased
-from ledgermq.node.broker.decisions.uncommitted import RETAINED, UncommittedState, group_name, letters_name, reset_name, topic_name
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.state import dead_letters
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.letters import RANGES_MAX
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.uncommitted import RETAINED, UncommittedState, group_name, letters_name, reset_name, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.names import base_group, is_dead_letter_topic
 from ledgermq.proto.types import Draft

@@ -13,10 +13,10 @@ from dataclasses import replace
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare
-from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.decisions.uncommitted import UncommittedState
-from ledgermq.node.broker.state.group_state import State
+from ledgermq.node.broker.plan import Plan
+from ledgermq.node.broker.queues import State
 from ledgermq.node.broker.state.message_ids import Place, key_of
+from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.names import parent_of
 from ledgermq.proto.properties import MESSAGE_ID, parse
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 
-from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
+from ledgermq.node.broker.uncommitted import UncommittedState
 
 LOOK_AHEAD = 1024
 """How many consecutive messages of locked message groups are examined behind a queue's cursor to find one that is not locked."""

@@ -20,14 +20,14 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
 from ledgermq.node.broker.decisions.leases import LeaseClock
-from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Poll, Polls, lite_pair
 from ledgermq.node.broker.decisions.traffic import Leased
-from ledgermq.node.broker.decisions.uncommitted import UncommittedState, group_name, reset_pair_name, topic_name
+from ledgermq.node.broker.machine import Effects, Machine
+from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.lite import LiteKey
-from ledgermq.node.broker.state.machine import Effects, Machine
+from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_pair_name, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.names import LITE_SEPARATOR, lite_stored, parse_lite
 from ledgermq.proto.types import TopicKind

@@ -25,12 +25,12 @@ import numpy as np
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.leases import LeaseClock
-from ledgermq.node.broker.decisions.plan import Sent
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
-from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.filters.filters import Looks
+from ledgermq.node.broker.plan import Sent
 from ledgermq.node.broker.state import dead_letters
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
+from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import Draft

@@ -18,9 +18,9 @@ from itertools import islice
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProducerOpened, ResumeProducer
-from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.decisions.uncommitted import UncommittedState, put_back
+from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.state.producers import Producer, Producers, Stored
+from ledgermq.node.broker.uncommitted import UncommittedState, put_back
 from ledgermq.proto import control
 from ledgermq.proto.levels import DIGEST_LEVEL, FIRST_LEVEL
 from ledgermq.proto.types import Frame

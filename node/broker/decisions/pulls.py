@@ -18,8 +18,8 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import UNREAD, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Pull, Pulled
 from ledgermq.node.broker.filters.filters import CallLooks, Looks
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import ReadBudget
-from ledgermq.node.broker.state.machine import Machine
 
 SCAN_UNITS = 4096
 """How many units one pull examines per turn; it continues in the next turn."""

@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.timer_window import Window
-from ledgermq.node.broker.decisions.uncommitted import UncommittedState, topic_name
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.origins import origin_text
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.origins import origin_text
+from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.state.timers import KIND, NEVER, SLOT_MS, SLOTS, Place, Watermark, epoch_of, first_place, key_of, slot_of
+from ledgermq.node.broker.uncommitted import UncommittedState, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, split_record, tags_code
 from ledgermq.proto.names import TIMER_TOPIC

@@ -19,12 +19,12 @@ from ledgermq.node.broker.calls.transaction_calls import (
     UndecidedHalf,
 )
 from ledgermq.node.broker.decisions.deduplication import mark_ids, without_duplicates
-from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
-from ledgermq.node.broker.decisions.uncommitted import UncommittedState, topic_name
 from ledgermq.node.broker.flush import Durability
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.state.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft
+from ledgermq.node.broker.uncommitted import UncommittedState, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.message_record import Record, decode_record

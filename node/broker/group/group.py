@@ -44,8 +44,6 @@ from ledgermq.node.broker.calls.read_calls import Pull
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
 from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.decisions.frame_results import answer, answer_in_log, certified
-from ledgermq.node.broker.decisions.leader import DECIDED, Leader, LeaderSettings
-from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.producer_sequencing import Append, IfLeading, InLog, Later
 from ledgermq.node.broker.decisions.sequencer import Assignment, Sequencer
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
@@ -53,10 +51,12 @@ from ledgermq.node.broker.group.freshness import Freshness
 from ledgermq.node.broker.group.handovers import Handovers
 from ledgermq.node.broker.group.memberships import MemberRequest, Memberships
 from ledgermq.node.broker.group.reads import Assured, Read, Reads
+from ledgermq.node.broker.leader import DECIDED, Leader, LeaderSettings
+from ledgermq.node.broker.machine import Machine, last_store_ms
+from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
-from ledgermq.node.broker.state.machine import Machine, last_store_ms
+from ledgermq.node.broker.recent import Recent
 from ledgermq.node.broker.state.producers import Stored
-from ledgermq.node.broker.state.recent import Recent
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
 from ledgermq.proto.levels import MINIMUM_LEVEL, TIME_EPOCH_LEVEL

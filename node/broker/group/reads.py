@@ -17,8 +17,8 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused, Result
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, FindOffset, Peek, Pull, ReadOffset
 from ledgermq.node.broker.decisions.pulls import Pulls
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import ReadBudget, Replicator
-from ledgermq.node.broker.state.machine import Machine
 
 Read = Peek | Pull | ReadOffset | FindOffset | Confirm
 

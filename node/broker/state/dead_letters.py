@@ -7,10 +7,10 @@ added. Pure functions.
 
 from __future__ import annotations
 
+from ledgermq.node.broker.origins import origin_text
 from ledgermq.node.broker.ports import Messages
+from ledgermq.node.broker.queues import State
 from ledgermq.node.broker.state.delivery import QueueKey
-from ledgermq.node.broker.state.group_state import State
-from ledgermq.node.broker.state.origins import origin_text
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import DLQ_PREFIX, base_group, parent_of, parse_stored, stored_name

@@ -43,9 +43,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ledgermq.node.broker.packed import pack, unpack
 from ledgermq.node.broker.state.lapsed_leases import Lapsed
 from ledgermq.node.broker.state.offset_table import OffsetTable
-from ledgermq.node.broker.state.packed import pack, unpack
 from ledgermq.proto.names import base_group, parent_of
 
 QueueKey = tuple[str, str, int]

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.broker.state.packed import pack, unpack
+from ledgermq.node.broker.packed import pack, unpack
 
 LAPSED_MAX = 32_768
 """Part of the format, so that every replica forgets the same ones."""

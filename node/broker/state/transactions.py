@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.broker.state.origins import origin_text
-from ledgermq.node.broker.state.packed import pack, unpack
+from ledgermq.node.broker.origins import origin_text
+from ledgermq.node.broker.packed import pack, unpack
 from ledgermq.proto.control import TransactionRecord
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.names import HALF_TOPIC

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.restoring import READ_BYTES, restore
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.restoring import READ_BYTES, restore
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Identity
 from ledgermq.storage import checkpoints

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.machine import Machine
 from ledgermq.proto.layout import Columns
 from ledgermq.storage.begin import Begin
 from ledgermq.storage.consume_queue import Minimum, QueueUnits

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.machine import Machine
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.levels import FIRST_LEVEL, SNAPSHOTS, snapshot_version
 from ledgermq.proto.ranges import cut

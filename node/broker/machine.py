@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from ledgermq.node.broker.origins import Mark, marks
 from ledgermq.node.broker.ports import Queues
+from ledgermq.node.broker.queues import State, Topic
 from ledgermq.node.broker.state import timers
 from ledgermq.node.broker.state.delivery import Touched
-from ledgermq.node.broker.state.group_state import State, Topic
 from ledgermq.node.broker.state.lapsed_leases import Lapsed
 from ledgermq.node.broker.state.lite import LiteKey
 from ledgermq.node.broker.state.member_forms import export_members, members_of, restore_members
 from ledgermq.node.broker.state.message_ids import new_ids
-from ledgermq.node.broker.state.origins import Mark, marks
 from ledgermq.node.broker.state.transactions import HALF_QUEUE, ORIGIN_KIND, NewHalf, half_of
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group

@@ -22,18 +22,18 @@ from ledgermq.node.broker.decisions.fifo_picker import FifoJob
 from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.lite_serving import LiteServer
 from ledgermq.node.broker.decisions.picker import NOTHING_SENT, Job, Pick, Picker, Rules
-from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Pair, Poll, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
 from ledgermq.node.broker.decisions.timer_firing import STORED_BYTES, TimerFiring, recall_name
 from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
-from ledgermq.node.broker.decisions.uncommitted import RETAINED, UncommittedState, group_name, reset_name, reset_pair_name, topic_name
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.state.delivery import QueueKey
-from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.timers import RECALLED_MAX, Place
+from ledgermq.node.broker.uncommitted import RETAINED, UncommittedState, group_name, reset_name, reset_pair_name, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.names import LITE_SEPARATOR, base_group, parent_of, stored_name
