@@ -19,7 +19,6 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
 from ledgermq.node.broker.calls.tier_calls import TierFetched
 from ledgermq.node.broker.decisions.fifo_picker import FifoJob
-from ledgermq.node.broker.decisions.polls import Pair
 from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
@@ -28,7 +27,7 @@ from ledgermq.node.broker.leader import Leader
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.planner import Planner
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queues import Pair, QueueKey
 from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived

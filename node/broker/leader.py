@@ -27,7 +27,7 @@ from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.decisions.lite_serving import LiteServer
 from ledgermq.node.broker.decisions.picker import Picker
-from ledgermq.node.broker.decisions.polls import END_GRID_NS, Pair, Poll, Polls
+from ledgermq.node.broker.decisions.polls import END_GRID_NS, Poll, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.timer_firing import TimerFiring, fire_times
@@ -39,7 +39,7 @@ from ledgermq.node.broker.machine import Effects, Machine
 from ledgermq.node.broker.plan import Awaited, Plan
 from ledgermq.node.broker.planner import Planner
 from ledgermq.node.broker.ports import ReadBudget, Unlimited
-from ledgermq.node.broker.state.delivery import QueueKey, Touched
+from ledgermq.node.broker.queues import Pair, QueueKey, Touched
 from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.names import CONFIG_TOPIC, STORAGE_TOPIC, TIMER_TOPIC
 from ledgermq.proto.types import Range

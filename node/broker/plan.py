@@ -14,10 +14,10 @@ from ledgermq.node.broker.calls.consumer_calls import Lease
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce, ProduceFrame
 from ledgermq.node.broker.calls.transaction_calls import Prepare
-from ledgermq.node.broker.decisions.polls import Pair, Poll
+from ledgermq.node.broker.decisions.polls import Poll
 from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.flush import Durability
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queues import Pair, QueueKey
 from ledgermq.node.broker.state.message_ids import Place as Known
 from ledgermq.proto.types import Draft
 

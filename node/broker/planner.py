@@ -6,7 +6,7 @@ state for later decisions. Nothing here may assume that the log will accept the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Handle, Lease, SyncLite
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Kept, Mark, Marked, Reset, ResetDone, Seal, SettleLetters, Trim
@@ -22,7 +22,7 @@ from ledgermq.node.broker.decisions.fifo_picker import FifoJob
 from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.lite_serving import LiteServer
 from ledgermq.node.broker.decisions.picker import NOTHING_SENT, Job, Pick, Picker, Rules
-from ledgermq.node.broker.decisions.polls import Pair, Poll, Polls
+from ledgermq.node.broker.decisions.polls import Poll, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
 from ledgermq.node.broker.decisions.timer_firing import STORED_BYTES, TimerFiring, recall_name
 from ledgermq.node.broker.decisions.traffic import Leased
@@ -31,7 +31,7 @@ from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, s
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.ports import ReadBudget
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queues import Pair, QueueKey
 from ledgermq.node.broker.state.timers import RECALLED_MAX, Place
 from ledgermq.node.broker.uncommitted import RETAINED, UncommittedState, group_name, reset_name, reset_pair_name, topic_name
 from ledgermq.proto import control
@@ -355,7 +355,7 @@ class Planner:
             plan.deferred.append(call)
             return
         index = -1
-        for record in self._machine.differences(call):
+        for record in _differences(self._machine, call):
             index = plan.next_index
             plan.drafts.append(control.draft(record, plan.now_ms))
             name = topic_name if isinstance(record, control.TopicRecord) else group_name
@@ -528,3 +528,20 @@ class Planner:
             # Also if the log refuses this plan: what the call holds is given back with the call.
             self._budget.take(call.token, pick.bytes)
             plan.leased.append((index, poll, leases))
+
+
+def _differences(machine: Machine, call: Configure) -> Iterator[control.TopicRecord | control.GroupRecord]:
+    """The records that put `call` into force; none for what is already in force. An older incarnation never replaces a newer one."""
+    for stored in call.deleted_topics:
+        if stored in machine.topics:
+            yield control.TopicRecord(machine.topics[stored], deleted=True)
+    for stored in call.deleted_groups:
+        if stored in machine.groups:
+            yield control.GroupRecord(machine.groups[stored], deleted=True)
+    for topic in call.topics:
+        now = machine.topics.get(stored_name(topic.namespace, topic.name))
+        if now != topic and (now is None or topic.incarnation >= now.incarnation):
+            yield control.TopicRecord(topic)
+    for group in call.groups:
+        if machine.groups.get(stored_name(group.namespace, group.name)) != group:
+            yield control.GroupRecord(group)

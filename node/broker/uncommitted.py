@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.proto.names import parent_of
 
 RowKey = tuple[QueueKey, int]

@@ -13,7 +13,7 @@ from typing import Any
 
 from ledgermq.node.broker.decisions.traffic import HandedOut, Pair, Stored
 from ledgermq.node.broker.group.backlog import Backlog, backlog, positions
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime import mirrored
 from ledgermq.node.runtime.metrics import Declared

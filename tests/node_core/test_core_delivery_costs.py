@@ -13,8 +13,9 @@ from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Client
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.decisions.polls import Pair, Polls
+from ledgermq.node.broker.decisions.polls import Polls
 from ledgermq.node.broker.plan import Plan, Sent
+from ledgermq.node.broker.queues import Pair
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import SECOND, Bench, draft, handle

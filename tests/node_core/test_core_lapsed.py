@@ -9,8 +9,9 @@ import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import Reset
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.broker.state import lapsed_leases
-from ledgermq.node.broker.state.delivery import Delivery, QueueKey
+from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.node.broker.state.lapsed_leases import Lapsed
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, handle
 
@@ -93,7 +94,7 @@ class History:
         self._end_all(lambda of, offset: offset < self.begins[of[1:]])
 
     def forget(self, key: QueueKey, _: list[int]) -> None:
-        self.delivery.forget_group(key[0])
+        self.delivery.forget([each for each in self.delivery.queues if each[0] == key[0]])
         self._end_all(lambda of, offset: of[0] == key[0])
 
     def _end_all(self, ended: Callable[[QueueKey, int], bool]) -> None:

@@ -17,6 +17,7 @@ from ledgermq.node.broker.calls.read_calls import Pull, ReadOffset
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.group.reads import read_offset
 from ledgermq.node.broker.group.trace import Subject
 from ledgermq.node.frontend.admin import explaining
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
@@ -431,8 +432,8 @@ def test_offsets_of_readers_are_honest(served: Served) -> None:
     assert run(served.tier.first_index("g1", 0, 1000)) == 0
     machine = served.driver.group.machine
     machine.offsets.apply([("reader", "t", 0, 5)])
-    assert machine.read_offset(ReadOffset(1, "reader", "t", 0)).offset == served.begin
-    assert machine.read_offset(ReadOffset(1, "reader", "t", 0, tiered=True)).offset == 5
+    assert read_offset(machine, ReadOffset(1, "reader", "t", 0)).offset == served.begin
+    assert read_offset(machine, ReadOffset(1, "reader", "t", 0, tiered=True)).offset == 5
 
 
 def test_the_status_says_what_the_store_holds(served: Served) -> None:

@@ -14,8 +14,8 @@ from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.plan import Plan
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.broker.state import dead_letters
-from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.letters import RANGES_MAX
 from ledgermq.node.broker.uncommitted import RETAINED, UncommittedState, group_name, letters_name, reset_name, topic_name
 from ledgermq.proto import control

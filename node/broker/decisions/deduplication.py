@@ -13,8 +13,8 @@ from dataclasses import replace
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.plan import Plan
-from ledgermq.node.broker.queues import State
 from ledgermq.node.broker.state.message_ids import Place, key_of
 from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.names import parent_of
@@ -22,7 +22,7 @@ from ledgermq.proto.properties import MESSAGE_ID, parse
 
 
 def without_duplicates(
-    plan: Plan, call: Produce | Prepare, state: State, uncommitted: UncommittedState
+    plan: Plan, call: Produce | Prepare, state: Machine, uncommitted: UncommittedState
 ) -> tuple[Produce | Prepare, tuple[str, ...]] | None:
     """The call reduced to messages that are not stored yet, and the names that mark their ids. None if no message is left, or if the call
     must wait until a message with one of its ids is committed. `Plan.known` gets the places of duplicates for the answer."""

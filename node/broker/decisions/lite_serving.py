@@ -25,8 +25,7 @@ from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.machine import Effects, Machine
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.ports import ReadBudget
-from ledgermq.node.broker.state.delivery import QueueKey
-from ledgermq.node.broker.state.lite import LiteKey
+from ledgermq.node.broker.queues import LiteKey, QueueKey
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_pair_name, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.names import LITE_SEPARATOR, lite_stored, parse_lite

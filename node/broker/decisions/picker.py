@@ -28,8 +28,9 @@ from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.filters.filters import Looks
 from ledgermq.node.broker.plan import Sent
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.broker.state import dead_letters
-from ledgermq.node.broker.state.delivery import Delivery, QueueKey
+from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.layout import HEADER_BYTES

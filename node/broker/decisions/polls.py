@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import Receive, client_of
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queues import QueueKey
 
 NEVER_NS = 1 << 62
 END_GRID_NS = 20_000_000

@@ -19,9 +19,9 @@ from typing import TypeVar
 import numpy as np
 
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched, TierMessage
-from ledgermq.node.broker.decisions.polls import NEVER_NS, Pair
+from ledgermq.node.broker.decisions.polls import NEVER_NS
 from ledgermq.node.broker.machine import Machine
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queues import Pair, QueueKey
 from ledgermq.proto.layout import split_record
 from ledgermq.proto.properties import MESSAGE_GROUP, parse
 from ledgermq.proto.types import I32, I64

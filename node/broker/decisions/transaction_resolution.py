@@ -23,7 +23,7 @@ from ledgermq.node.broker.decisions.transaction_checks import CheckClock, Transa
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.plan import Plan
-from ledgermq.node.broker.state.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft
+from ledgermq.node.broker.state.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft, half_record
 from ledgermq.node.broker.uncommitted import UncommittedState, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import entry_bytes
@@ -175,7 +175,7 @@ class TransactionResolver:
         return None
 
     def _read(self, offset: int) -> tuple[Record, dict[str, str]]:
-        record = decode_record(self._machine.half_record(offset))
+        record = decode_record(half_record(self._machine, offset))
         return record, parse(record.properties)
 
     # Checks
@@ -224,7 +224,7 @@ class TransactionResolver:
             plan.checked.append((offset, half.checks + 1))
             plan.rows += 1
             self._uncommitted.mark_name(index, checked_name(offset))
-            record = self._machine.half_record(offset)
+            record = half_record(self._machine, offset)
             size += len(record)
             halves.append(UndecidedHalf(offset, half.topic, half.checks + 1, record))
         plan.count("transaction_checks", len(halves))

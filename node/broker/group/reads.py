@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused, Result
-from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, FindOffset, Peek, Pull, ReadOffset
+from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, FindOffset, OffsetRead, Peek, Peeked, Pull, ReadOffset
 from ledgermq.node.broker.decisions.pulls import Pulls
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import ReadBudget, Replicator
@@ -93,13 +95,13 @@ class Reads:
             if isinstance(call, Pull):
                 self.pulls.take(call)
             elif isinstance(call, Peek):
-                done.append(Done(call.token, self._machine.peek(call)))
+                done.append(Done(call.token, peek(self._machine, call)))
             elif isinstance(call, Assured):
                 done.append(Done(call.token, call.outcome))
             elif isinstance(call, Confirm):
                 done.append(Done(call.token, Confirmed(applied_index)))
             else:
-                done.append(Done(call.token, self._machine.read_offset(call)))
+                done.append(Done(call.token, read_offset(self._machine, call)))
         return done + self.pulls.serve()
 
     def resign(self) -> list[Done]:
@@ -118,3 +120,31 @@ class Reads:
 
     def _not_leader(self) -> Refused:
         return Refused("not-leader", self._replicator.leader)
+
+
+def read_offset(machine: Machine, call: ReadOffset | FindOffset) -> OffsetRead | Refused:
+    """The offset that a group committed, clamped to the queue; or the offset where a queue begins, ends, or was at a given time."""
+    topic, queue = call.topic, call.queue
+    if not 0 <= queue < machine.queues_of(topic):
+        return Refused("unknown-topic", detail=f"queue {queue} of topic {topic}")
+    if isinstance(call, ReadOffset):
+        committed = machine.offsets.get((call.group, topic, queue))
+        low = machine.floor(topic, queue) if call.tiered else machine.begin(topic, queue)
+        return OffsetRead(None if committed is None else max(committed, low))
+    if call.store_ms is not None:
+        return OffsetRead(machine.offset_at(topic, queue, call.store_ms))
+    return OffsetRead(machine.end(topic, queue) if call.end else machine.begin(topic, queue))
+
+
+def peek(machine: Machine, call: Peek) -> Peeked | Refused:
+    """Messages of one queue, without a lease."""
+    if not 0 <= call.queue < machine.queues_of(call.topic):
+        return Refused("unknown-topic", detail=f"queue {call.queue} of topic {call.topic}")
+    begin, end = machine.begin(call.topic, call.queue), machine.end(call.topic, call.queue)
+    first = min(max(call.offset, begin), end)
+    count = max(0, min(call.max_messages, end - first))
+    positions, sizes, _ = machine.units(call.topic, call.queue, first, count)
+    fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), call.max_bytes, side="right"))) if count else 0
+    rows = zip(positions[:fits].tolist(), sizes[:fits].tolist(), strict=True)
+    records = tuple([machine.record(position, size) for position, size in rows])
+    return Peeked(records, first + len(records), end, begin, machine.time_epochs)

@@ -9,16 +9,24 @@ A group that leases (`delivery.py`) has no row here unless it also commits. Memo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.part import Effects, StatePart, Takers
+from ledgermq.node.broker.queues import QueueKey
+from ledgermq.node.broker.state.delivery import Delivery
+from ledgermq.proto.control import OffsetRecord, ResetRecord
+from ledgermq.proto.types import GroupConfig
 
 
-class Offsets:
-    """The committed offsets of one broker group."""
+class Offsets(StatePart):
+    """The committed offsets of one broker group. A `reset` record moves both these and the cursors of `delivery`."""
 
-    def __init__(self) -> None:
+    KEY = "offsets"
+
+    def __init__(self, delivery: Delivery, queues_of: Callable[[str], int]) -> None:
+        self._delivery = delivery
+        self._queues_of = queues_of
         self._pairs: dict[tuple[str, str], dict[int, int]] = {}
         """(consumer group, stored topic) → queue → offset"""
 
@@ -37,23 +45,27 @@ class Offsets:
         """Whether the group has committed an offset in any queue of this topic."""
         return (group, topic) in self._pairs
 
-    def apply(self, rows: Iterable[tuple[str, str, int, int]]) -> None:
-        """Apply an `offset` record: (group, topic, queue, offset) each; the last one for a queue counts."""
-        for group, topic, queue, offset in rows:
-            self._pairs.setdefault((group, topic), {})[queue] = offset
+    def take_offsets(self, index: int, record: OffsetRecord, effects: Effects) -> None:
+        """The last one for a queue counts."""
+        for group, topic, queue, offset in record.offsets:
+            if queue < self._queues_of(topic):
+                self._pairs.setdefault((group, topic), {})[queue] = offset
 
-    def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> None:
-        """Apply a `reset` record, which also moves a group that commits offsets in this topic."""
-        known = self._pairs.get((group, topic))
+    def take_reset(self, index: int, record: ResetRecord, effects: Effects) -> None:
+        """It also moves a group that commits offsets in this topic. Receives that wait for the topic may find messages again."""
+        effects.touched += self._delivery.apply_reset(record.group, record.topic, record.queues)
+        effects.topics[record.topic] = None
+        known = self._pairs.get((record.group, record.topic))
         if known is not None:
-            known.update(queues)
+            known.update(record.queues)
 
-    def forget_group(self, group: str) -> None:
-        """The consumer group was deleted."""
-        self._forget([pair for pair in self._pairs if pair[0] == group])
+    RECORDS: ClassVar[Takers] = {OffsetRecord: take_offsets, ResetRecord: take_reset}
 
-    def forget_topic(self, topic: str) -> None:
-        """The topic was deleted or began a new incarnation."""
+    def group_changed(self, group: str, config: GroupConfig | None, effects: Effects) -> None:
+        if config is None:
+            self._forget([pair for pair in self._pairs if pair[0] == group])
+
+    def topic_ended(self, topic: str, effects: Effects) -> None:
         self._forget([pair for pair in self._pairs if pair[1] == topic])
 
     def _forget(self, pairs: list[tuple[str, str]]) -> None:

@@ -7,10 +7,11 @@ added. Pure functions.
 
 from __future__ import annotations
 
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.origins import origin_text
 from ledgermq.node.broker.ports import Messages
-from ledgermq.node.broker.queues import State
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queues import QueueKey
+from ledgermq.node.broker.state.letters import KIND
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import DLQ_PREFIX, base_group, parent_of, parse_stored, stored_name
@@ -29,7 +30,6 @@ from ledgermq.proto.properties import (
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 
-KIND = "dlq"
 WAITING, ORPHANED, GONE = "waiting", "orphaned", "gone"
 """States of a dead letter that is not settled: it can be resent; it cannot, because the original message or the position of its consumer
 group is gone; there is no such letter."""
@@ -75,7 +75,7 @@ def copy(messages: Messages, key: QueueKey, offset: int, lease: int, entry_bytes
     return Draft(stored, 0, body, properties, record.born_ms, int(codes[0]), origin=origin, sysflag=record.sysflag)
 
 
-def state_of(machine: State, topic: str, offset: int) -> str:
+def state_of(machine: Machine, topic: str, offset: int) -> str:
     """The state of a dead letter: how it was settled, or one of the states above."""
     if not machine.begin(topic, 0) <= offset < machine.end(topic, 0):
         return GONE

@@ -38,20 +38,20 @@ again, an acknowledgement that was accepted in time ends it, a filter passes it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ledgermq.node.broker.packed import pack, unpack
+from ledgermq.node.broker.part import Effects, StatePart, Takers
+from ledgermq.node.broker.queues import QueueKey, Touched
 from ledgermq.node.broker.state.lapsed_leases import Lapsed
 from ledgermq.node.broker.state.offset_table import OffsetTable
+from ledgermq.proto import control
 from ledgermq.proto.names import base_group, parent_of
+from ledgermq.proto.types import GroupConfig
 
-QueueKey = tuple[str, str, int]
-"""(consumer group, stored topic, queue)"""
-Touched = list[tuple[QueueKey, Sequence[int]]]
-"""Rows that records may have changed, for modules that keep something beside them: a queue and the offsets, for each record and queue."""
 _COLUMNS = "qii"
 LEASE, ATTEMPT, TERMS = 1, 2, 3
 """Columns of a row."""
@@ -133,8 +133,10 @@ class QueueRows:
         return f"QueueRows(cursor={self.cursor}, in_flight={len(self.rows)})"
 
 
-class Delivery:
+class Delivery(StatePart):
     """The delivery state of one broker group. `begin(topic, queue)`: the lowest position of a group in a queue."""
+
+    KEY = "delivery"
 
     def __init__(self, begin: Callable[[str, int], int]) -> None:
         self._begin = begin
@@ -178,6 +180,42 @@ class Delivery:
         columns = queue.rows.columns()
         found: list[int] = columns[0][columns[LEASE] == 0].tolist()
         return found
+
+    # What records do
+
+    def take_lease(self, index: int, record: control.LeaseRecord, effects: Effects) -> None:
+        effects.touched += self.apply_lease(
+            index,
+            record.group,
+            record.topic,
+            record.client,
+            record.duration_ms,
+            record.leased,
+            record.passed,
+            record.passed_again,
+            record.waiting,
+            record.attempt_id,
+        )
+
+    def take_acks(self, index: int, record: control.AckRecord, effects: Effects) -> None:
+        effects.touched += self.apply_ack(record.acks)
+
+    def take_changes(self, index: int, record: control.ChangeRecord, effects: Effects) -> None:
+        effects.touched += self.apply_change(index, record.changes)
+
+    RECORDS: ClassVar[Takers] = {control.LeaseRecord: take_lease, control.AckRecord: take_acks, control.ChangeRecord: take_changes}
+
+    def trimmed(self, effects: Effects) -> None:
+        effects.touched += self.raise_cursors()
+
+    def group_changed(self, group: str, config: GroupConfig | None, effects: Effects) -> None:
+        """A consumer group, or a member of one, that is created again starts from the beginning."""
+        if config is None:
+            effects.touched += self.forget([key for key in self.queues if group in (key[0], base_group(key[0]))])
+
+    def topic_ended(self, topic: str, effects: Effects) -> None:
+        """No group has read anything of the topic's next incarnation, or of its lite topics."""
+        effects.touched += self.forget([key for key in self.queues if parent_of(key[1]) == topic])
 
     def _queue(self, key: QueueKey) -> QueueRows:
         queue = self.queues.get(key)
@@ -356,10 +394,6 @@ class Delivery:
         if queue is not None and not len(queue.rows):
             del self.queues[key]
 
-    def drop(self, keys: list[QueueKey]) -> Touched:
-        """Forget groups' cursors and rows in queues that no longer exist."""
-        return self._forget(keys)
-
     def raise_cursors(self) -> Touched:
         """Positions of groups begin at higher offsets: all messages below are done for every group."""
         touched: Touched = []
@@ -375,15 +409,8 @@ class Delivery:
                 self._remove(key, offset, lapses=True)
         return touched
 
-    def forget_group(self, group: str) -> Touched:
-        """A consumer group, or a member of one, was deleted. If it is created again, it starts from the beginning."""
-        return self._forget([key for key in self.queues if group in (key[0], base_group(key[0]))])
-
-    def forget_topic(self, topic: str) -> Touched:
-        """A topic was deleted or began a new incarnation: no group has read anything of it or of its lite topics."""
-        return self._forget([key for key in self.queues if parent_of(key[1]) == topic])
-
-    def _forget(self, keys: list[QueueKey]) -> Touched:
+    def forget(self, keys: list[QueueKey]) -> Touched:
+        """Forget groups' cursors and rows in these queues."""
         touched: Touched = []
         for key in sorted(keys):
             queue = self.queues.pop(key)
@@ -414,8 +441,17 @@ class Delivery:
             "terms": [_export_terms(self.terms[int(number)]) for number in known[order]],
         }
 
-    def restore(self, exported: dict[str, Any], lapsed: Lapsed) -> None:
+    def values(self) -> dict[str, Any]:
+        return {**super().values(), "lapsed": self.lapsed.export()}
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        lapsed = snapshot.get("lapsed")
+        # Before version 5, lapsed leases were not stored: no lease from before is known to be acknowledged.
+        self.restore(snapshot[self.KEY], Lapsed(snapshot["applied_index"]) if lapsed is None else Lapsed.restored(lapsed))
+
+    def restore(self, exported: dict[str, Any], lapsed: Lapsed | None = None) -> None:
         """Replace the state by what `export` returned, and by these lapsed leases."""
+        lapsed = Lapsed() if lapsed is None else lapsed
         self.queues = {}
         self.lapsed = lapsed
         self.terms = TermsTable()

@@ -7,8 +7,16 @@ that touch and have the same settlement are one. So a job that settles all lette
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+from ledgermq.node.broker.origins import Mark
+from ledgermq.node.broker.part import Effects, StatePart, Takers
+from ledgermq.node.broker.state.delivery import Delivery
+from ledgermq.proto.control import LettersRecord
+
+KIND = "dlq"
+"""Of the mark that a dead letter is."""
 RANGES_MAX = 65_536
 """The leader settles no letter that would add a range beyond this many in a broker group."""
 
@@ -16,10 +24,14 @@ Settled = list[tuple[int, int, str]]
 """(first offset, end, settlement), ascending."""
 
 
-class Letters:
-    """The settled dead letters of one broker group, by stored dead-letter topic."""
+class Letters(StatePart):
+    """The settled dead letters of one broker group, by stored dead-letter topic. `begin(topic, queue)`: the beginning of a queue."""
 
-    def __init__(self) -> None:
+    KEY = "letters"
+
+    def __init__(self, delivery: Delivery, begin: Callable[[str, int], int]) -> None:
+        self._delivery = delivery
+        self._begin = begin
         self._topics: dict[str, Settled] = {}
 
     def settlement(self, topic: str, offset: int) -> str:
@@ -61,23 +73,38 @@ class Letters:
         ranges[low:high] = [(first, end, how)]
         return True
 
+    def take_copy(self, index: int, mark: Mark, effects: Effects) -> None:
+        """A dead letter was stored: the message from which it was made is done for its group."""
+        group, topic, queue, offset, lease = mark.fields
+        effects.touched += self._delivery.apply_dead_letter((group, topic, int(queue)), int(offset), int(lease))
+
+    def take_settlement(self, index: int, record: LettersRecord, effects: Effects) -> None:
+        """The original of a resent letter is visible again for its group. A settled one changes nothing."""
+        begin = self._begin(record.topic, 0)
+        for at, offset in enumerate(record.offsets):
+            if offset >= begin and self.settle(record.topic, offset, record.how) and record.places:
+                group, topic, queue, original = record.places[at]
+                effects.touched += self._delivery.apply_resent(index, (group, topic, queue), original)
+
+    RECORDS: ClassVar[Takers] = {LettersRecord: take_settlement}
+    MARKS: ClassVar[Takers] = {KIND: take_copy}
+
+    def trimmed(self, effects: Effects) -> None:
+        """Letters below the begin no longer exist."""
+        for topic in list(self._topics):
+            self.trim(topic, self._begin(topic, 0))
+
     def trim(self, topic: str, begin: int) -> None:
-        """Letters below `begin` no longer exist."""
-        kept = [(max(first, begin), end, how) for first, end, how in self._topics.get(topic, ()) if end > begin]
+        kept = [(max(first, begin), end, how) for first, end, how in self._topics[topic] if end > begin]
         if kept:
             self._topics[topic] = kept
         else:
-            self.forget_topic(topic)
+            del self._topics[topic]
 
-    def topics(self) -> list[str]:
-        return sorted(self._topics)
-
-    def forget_topic(self, topic: str) -> None:
-        """The topic was deleted, or its letters are gone."""
+    def topic_ended(self, topic: str, effects: Effects) -> None:
         self._topics.pop(topic, None)
 
     def export(self) -> dict[str, Any]:
-        """The state as JSON values (format §11)."""
         return {topic: [list(each) for each in self._topics[topic]] for topic in sorted(self._topics)}
 
     def restore(self, exported: dict[str, Any]) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from ledgermq.node.broker.part import Effects, StatePart, Takers
+from ledgermq.node.broker.queues import LiteKey, Places
+from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.proto.control import LiteRecord
-from ledgermq.proto.names import lite_stored
-
-LiteKey = tuple[str, str, str]
-"""(consumer group, stored topic of kind lite, client id)"""
+from ledgermq.proto.names import lite_stored, stored_name
+from ledgermq.proto.types import GroupConfig
 
 
 @dataclass(slots=True)
@@ -26,10 +27,14 @@ class _Set:
     names: dict[str, None] = field(default_factory=dict)
 
 
-class LiteSets:
+class LiteSets(StatePart):
     """The sets of one broker group. They hold the names of lite topics without their parent topic."""
 
-    def __init__(self) -> None:
+    KEY = "lite"
+
+    def __init__(self, places: Places, delivery: Delivery) -> None:
+        self._places = places
+        self._delivery = delivery
         self._sets: dict[LiteKey, _Set] = {}
         self._readers: dict[str, dict[tuple[str, str], None]] = {}
         """Stored lite topic → (consumer group, client id) of every client that reads from it."""
@@ -65,6 +70,35 @@ class LiteSets:
         """Whether a client of the group reads from this lite topic."""
         return any(reader == group for reader, _ in self.readers(stored))
 
+    def take_record(self, index: int, record: LiteRecord, effects: Effects) -> None:
+        """A group that is new to a lite topic begins at its end. A position in a lite topic without messages is forgotten once no client of
+        the group reads from it. Idempotent, because a full disk may interrupt the range."""
+        places, delivery = self._places, self._delivery
+        new, gone = self.apply(record)
+        positions = dict(record.positions)
+        for name in new:
+            topic = lite_stored(record.topic, name)
+            if name in positions:
+                effects.touched += delivery.apply_reset(record.group, topic, ((0, positions[name]),))
+                # Other clients of the group may find messages again.
+                effects.topics[topic] = None
+            else:
+                delivery.meet((record.group, topic, 0), places.end(topic, 0))
+        for name in gone:
+            topic = lite_stored(record.topic, name)
+            if places.begin(topic, 0) == places.end(topic, 0) and not self.read_by(record.group, topic):
+                delivery.leave((record.group, topic, 0))
+        effects.lite.append(((record.group, record.topic, record.client), new))
+
+    RECORDS: ClassVar[Takers] = {LiteRecord: take_record}
+
+    def trimmed(self, effects: Effects) -> None:
+        """The positions in vanished lite topics vanish with them, except those of groups in which a client reads from them."""
+        gone = set(effects.vanished)
+        if gone:
+            unread = [key for key in self._delivery.queues if key[1] in gone and not self.read_by(key[0], key[1])]
+            effects.touched += self._delivery.forget(unread)
+
     def apply(self, record: LiteRecord) -> tuple[list[str], list[str]]:
         """Apply a record. Returns the names that the client gained, and those that it lost."""
         key = (record.group, record.topic, record.client)
@@ -95,12 +129,12 @@ class LiteSets:
         if not readers:
             del self._readers[stored]
 
-    def forget_topic(self, topic: str) -> None:
-        """The topic was deleted or recreated."""
+    def topic_ended(self, topic: str, effects: Effects) -> None:
         self._forget([key for key in self._sets if key[1] == topic])
 
-    def forget_group(self, group: str, keep: str = "") -> None:
-        """The consumer group was deleted, or is bound to the topic `keep` now."""
+    def group_changed(self, group: str, config: GroupConfig | None, effects: Effects) -> None:
+        """Only sets of the topic to which the group is bound stay."""
+        keep = "" if config is None else stored_name(config.namespace, config.lite_topic)
         self._forget([key for key in self._sets if key[0] == group and key[1] != keep])
 
     def _forget(self, keys: list[LiteKey]) -> None:
@@ -120,6 +154,9 @@ class LiteSets:
             known = self._sets[group, topic, client]
             out.setdefault(group, {}).setdefault(topic, {})[client] = [known.version, sorted(known.names)]
         return out
+
+    def values(self) -> dict[str, Any]:
+        return {**super().values(), "lite_floors": self._places.lite_floors()}
 
     def restore(self, exported: dict[str, Any]) -> None:
         """Replace the state by what `export` returned."""

@@ -25,12 +25,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ledgermq.node.broker.part import Effects, StatePart
 from ledgermq.proto.layout import Buffer, Columns, split_record
 from ledgermq.proto.levels import CONTENT_LEVEL
 from ledgermq.proto.names import TIMER_TOPIC, WAITING_TOPICS, parent_of
 from ledgermq.proto.properties import BORN_HOST, EXACT_KEYS, FIRE_MS, KEYS, MESSAGE_ID, REAL_TOPIC, parse
 from ledgermq.proto.ranges import record_of
-from ledgermq.proto.types import Range
+from ledgermq.proto.types import Range, TopicConfig
 
 TOPIC_MAX = 131_072
 ALL_MAX = 262_144
@@ -53,8 +54,10 @@ class Place(NamedTuple):
     """When the slot of a delayed message is due; 0 for others."""
 
 
-class Ids:
+class Ids(StatePart):
     """The ids of one broker group."""
+
+    KEY = "ids"
 
     def __init__(self) -> None:
         self._of_topic: dict[str, OrderedDict[bytes, int]] = {}
@@ -97,11 +100,21 @@ class Ids:
         known.popitem(last=False)
         self.count -= 1
 
+    def apply_range(
+        self, entries: Range, columns: Columns, windows: Collection[str], topics: Mapping[str, TopicConfig], level: int
+    ) -> None:
+        """Apply the messages of a range; `windows` are the topics that have one, `level` is the group's."""
+        for found in new_ids(entries, columns, windows, level):
+            self.apply(found.topic, found.key, found.place, topics[found.topic].dedup_ms)
+
+    def topic_ended(self, topic: str, effects: Effects) -> None:
+        self.forget_topic(topic)
+
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted, began a new incarnation, or has no window any more."""
         self.count -= len(self._of_topic.pop(topic, ()))
 
-    def begin_time_epoch(self, ms: int) -> None:
+    def time_epoch_began(self, ms: int) -> None:
         """What was stored later than this counts as stored now, so that its window ends after its length."""
         mask = (1 << _MS_BITS) - 1
         for known in self._of_topic.values():

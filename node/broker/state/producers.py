@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import takewhile
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
+from ledgermq.node.broker.part import Effects, StatePart, Takers
 from ledgermq.proto.control import ProducerRecord
 from ledgermq.proto.native_ids import Run, Sealed, content_digest
 
@@ -59,8 +60,10 @@ class Producer:
     """Of all its messages; None if it has none."""
 
 
-class Producers:
+class Producers(StatePart):
     """The producers of one broker group."""
+
+    KEY = "producers"
 
     def __init__(self) -> None:
         self.next_id = 1
@@ -129,7 +132,15 @@ class Producers:
             producer.digest = content_digest(entries, run.at, run.count, producer.digest)
         self._heard(run.producer_id, producer, store_ms)
 
-    def begin_time_epoch(self, ms: int) -> None:
+    def take_record(self, index: int, record: ProducerRecord, effects: Effects) -> None:
+        self.apply_record(record, effects.store_ms(index))
+
+    def take_run(self, index: int, run: Run, effects: Effects) -> None:
+        self.apply_run(index, run, effects.store_ms(index), effects.entries)
+
+    RECORDS: ClassVar[Takers] = {ProducerRecord: take_record, Run: take_run}
+
+    def time_epoch_began(self, ms: int) -> None:
         """Producers that were last heard later than this count as heard now."""
         for producer in (*self._unnamed.values(), *self._named.values()):
             producer.last_ms = min(producer.last_ms, ms)

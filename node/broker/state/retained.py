@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from ledgermq.node.broker.part import Effects, StatePart, Takers
 from ledgermq.node.broker.state.file_tree import FileTree
 from ledgermq.proto.control import SealRecord, TrimRecord
 
@@ -26,8 +27,10 @@ class Trimmed:
     record: TrimRecord
 
 
-class Retained:
+class Retained(StatePart):
     """Begin, seals and trims at the applied index. A log that was never trimmed begins with entry 0 at position 0."""
+
+    KEY = "retained"
 
     def __init__(self) -> None:
         self.begin_index = 0
@@ -66,6 +69,9 @@ class Retained:
         """Begin the log tree, because the group reached its feature level: behind the last file that is sealed without a root."""
         last = max(self.seals.values(), key=lambda seal: seal.last_index, default=None)
         self.tree = FileTree(self.begin_index, self.begin_pos) if last is None else FileTree(last.last_index + 1, last.end_pos)
+
+    def take_seal(self, index: int, record: SealRecord, effects: Effects) -> None:
+        self.apply_seal(record)
 
     def apply_seal(self, record: SealRecord) -> None:
         if self.sealing(record):
@@ -111,3 +117,5 @@ class Retained:
         self.trims = tuple([Trimmed(index, store_ms, TrimRecord.read(fields)) for index, store_ms, fields in exported["trims"]])
         self.trim_digest = exported["trim_digest"]
         self.tree = FileTree.restored(exported["tree"]) if "tree" in exported else None
+
+    RECORDS: ClassVar[Takers] = {SealRecord: take_seal}

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ledgermq.node.broker.origins import Mark
+from ledgermq.node.broker.part import Effects, StatePart, Takers
 from ledgermq.proto.control import RecallRecord, TimersRecord
 from ledgermq.proto.layout import Columns
 from ledgermq.proto.names import TIMER_TOPIC
@@ -164,10 +166,13 @@ class FormerWheel(Wheel):
         return [[*row, self._ends[row[0]]] for row in super().rows()]
 
 
-class Timers:
-    """The timers of one broker group at the applied index."""
+class Timers(StatePart):
+    """The timers of one broker group at the applied index. `end(topic, queue)`: the end of a queue."""
 
-    def __init__(self) -> None:
+    KEY = "timers"
+
+    def __init__(self, end: Callable[[str, int], int]) -> None:
+        self._end = end
         self._wheel = Wheel(Watermark())
         self.former: FormerWheel | None = None
         """Until everything in it is moved."""
@@ -265,33 +270,34 @@ class Timers:
         self.lowest_arrival = min(self.lowest_arrival, int(epochs.min()))
         self._wheel.take(slots, epochs, columns.queue_offsets[rows], columns.physical_offsets[rows])
 
-    def apply_fired(self, fire_ms: int, offset: int, *, rolled: bool) -> None:
-        """A copy of the message at this place is in the log: in its topic, or on the timer topic again for a later time."""
-        at = Watermark(fire_ms, offset)
+    def take_copy(self, index: int, mark: Mark, effects: Effects) -> None:
+        """A copy of the message at the marked place is in the log: in its topic, or on the timer topic again for a later time."""
+        fire_ms, _, offset, *again = mark.fields
+        at = Watermark(int(fire_ms), int(offset))
         passed = self._of(at).watermark
         assert at > passed, f"timer {fire_ms}/{offset} fired twice: the watermark is {passed} (I8)"
-        self.counts["rolled" if rolled else "fired"] += 1
+        self.counts["rolled" if again else "fired"] += 1
         self._pass(at)
 
-    def apply_record(self, record: TimersRecord) -> None:
+    def take_passed(self, index: int, record: TimersRecord, effects: Effects) -> None:
         """Everything up to this place is done without a copy, because it was recalled or dropped with its topic."""
         self.counts["dropped"] += record.dropped
         self._pass(Watermark(record.fire_ms, record.offset))
 
-    def begin_time_epoch(self, ms: int, end_of: Callable[[int], int]) -> None:
-        """A time epoch begins at `ms`. If the watermark is ahead of that, what waits above it becomes the former wheel. `end_of`: the end
-        of a slot's queue. A leader begins no time epoch while there is a former wheel."""
+    def time_epoch_began(self, ms: int) -> None:
+        """If the watermark is ahead of the time, what waits above it becomes the former wheel. A leader begins no time epoch while there is
+        a former wheel."""
         watermark = self.watermark
         if watermark.fire_ms <= ms:
             return
         assert self.former is None, "what waited before the last time epoch is not moved yet"
-        rows = [[*row, end_of(row[0] % SLOTS)] for row in self._wheel.rows()]
+        rows = [[*row, self._end(TIMER_TOPIC, row[0] % SLOTS)] for row in self._wheel.rows()]
         self.former = FormerWheel(watermark, rows) if rows else None
         self._wheel = Wheel(Watermark(ms, -1))
         self.ahead = watermark if self.ahead is None else min(watermark, self.ahead)
         self._sort_recalled()
 
-    def apply_recall(self, record: RecallRecord) -> None:
+    def take_recall(self, index: int, record: RecallRecord, effects: Effects) -> None:
         """Apply a recall. If the message is done or already recalled, nothing changes."""
         place = Place(record.fire_ms, record.offset)
         if self.passed(place, record.deliver_ms, self.watermark) or self.is_recalled(place, record.deliver_ms):
@@ -326,6 +332,9 @@ class Timers:
                 self._recalled.setdefault(epoch_of(self.due_ms(place, deliver_ms)), {})[place] = deliver_ms
         self.recalled_count = sum(map(len, self._recalled.values()))
 
+    RECORDS: ClassVar[Takers] = {RecallRecord: take_recall, TimersRecord: take_passed}
+    MARKS: ClassVar[Takers] = {KIND: take_copy}
+
     # Snapshot
 
     def export(self) -> dict[str, Any]:
@@ -345,10 +354,9 @@ class Timers:
             **former,
         }
 
-    def restore(self, exported: dict[str, Any] | None) -> None:
-        """Replace the state by what `export` returned; None: the log has no timers."""
-        fresh = Timers()
-        if exported is not None:
+    def restore(self, exported: dict[str, Any]) -> None:
+        fresh = Timers(self._end)
+        if exported:
             fresh._wheel = Wheel(Watermark(*exported["watermark"]))
             fresh._wheel.restore(exported["slots"])
             fresh.ahead = Watermark(*exported["ahead"]) if "ahead" in exported else None

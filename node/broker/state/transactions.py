@@ -22,19 +22,23 @@ Memory is bounded (I11): an undecided half takes one row, and their number is li
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ledgermq.node.broker.origins import origin_text
+from ledgermq.node.broker.origins import Mark, origin_text
 from ledgermq.node.broker.packed import pack, unpack
+from ledgermq.node.broker.part import Effects, StatePart, Takers
+from ledgermq.node.broker.queues import Places
 from ledgermq.proto.control import TransactionRecord
 from ledgermq.proto.layout import java_hash
+from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import HALF_TOPIC
-from ledgermq.proto.properties import ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited
-from ledgermq.proto.types import Draft
+from ledgermq.proto.properties import ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited, parse
+from ledgermq.proto.ranges import record_of
+from ledgermq.proto.types import Draft, Range
 
 HALF_QUEUE = 0
 ORIGIN_KIND = "tx"
@@ -67,10 +71,13 @@ class NewHalf:
     half: Half
 
 
-class Transactions:
-    """The transactions of one broker group."""
+class Transactions(StatePart):
+    """The transactions of one broker group. `begin(topic, queue)`: the beginning of a queue."""
 
-    def __init__(self) -> None:
+    KEY = "transactions"
+
+    def __init__(self, begin: Callable[[str, int], int]) -> None:
+        self._begin = begin
         self.halves: dict[int, Half] = {}
         """Half offset → undecided half message, in log order."""
         self.ended: OrderedDict[int, str] = OrderedDict()
@@ -98,24 +105,40 @@ class Transactions:
                 touched.append(offset)
         return touched
 
-    def forget_topic(self, stored: str) -> list[int]:
-        """A topic was deleted or recreated: its undecided halves will never become visible. Returns their offsets."""
-        gone = [offset for offset, half in self.halves.items() if half.topic == stored]
+    def take_half(self, index: int, new: NewHalf, effects: Effects) -> None:
+        self.apply_half(new.offset, new.half)
+        effects.halves.append(new.offset)
+
+    def take_commit(self, index: int, mark: Mark, effects: Effects) -> None:
+        """A copy was stored in its topic: the half message from which it was made is done."""
+        (offset,) = map(int, mark.fields)
+        if self.apply_commit(offset):
+            effects.halves.append(offset)
+
+    def take_record(self, index: int, record: TransactionRecord, effects: Effects) -> None:
+        effects.halves += self.apply_record(record)
+
+    RECORDS: ClassVar[Takers] = {NewHalf: take_half, TransactionRecord: take_record}
+    MARKS: ClassVar[Takers] = {ORIGIN_KIND: take_commit}
+
+    def topic_ended(self, topic: str, effects: Effects) -> None:
+        """Its undecided halves will never become visible."""
+        gone = [offset for offset, half in self.halves.items() if half.topic == topic]
         for offset in gone:
             self._end(offset, TOPIC)
-        self._topics.pop(stored, None)
-        return gone
+        self._topics.pop(topic, None)
+        effects.halves += gone
 
-    def raise_minimum(self, minimum: int) -> list[int]:
-        """The half topic now begins at this offset. Undecided halves keep their files, so there are none below it, except in a cluster that
-        was rebuilt from existing files."""
+    def trimmed(self, effects: Effects) -> None:
+        """Undecided halves keep their files, so there are none below the begin, except in a cluster that was rebuilt from existing
+        files."""
+        minimum = self._begin(HALF_TOPIC, HALF_QUEUE)
         gone = [offset for offset in self.halves if offset < minimum]
         for offset in gone:
             del self.halves[offset]
-        return gone
+        effects.halves += gone
 
-    def begin_time_epoch(self, ms: int) -> None:
-        """Halves that were stored later than this count as stored now."""
+    def time_epoch_began(self, ms: int) -> None:
         for offset, half in self.halves.items():
             if half.stored_ms > ms:
                 self.halves[offset] = replace(half, stored_ms=ms)
@@ -145,7 +168,6 @@ class Transactions:
         return {"halves": columns if self.halves else {}, "ended": ended if self.ended else {}}
 
     def restore(self, exported: dict[str, Any]) -> None:
-        """Replace the state by what `export` returned; a snapshot older than transactions gives an empty state."""
         self.halves, self.ended, self._topics = {}, OrderedDict(), {}
         columns, ended = exported.get("halves") or {}, exported.get("ended") or {}
         if columns:
@@ -177,6 +199,13 @@ def half_of(index: int, stored_ms: int, properties: dict[str, str]) -> Half:
     return Half(index, properties[REAL_TOPIC], stored_ms, None if recovery is None else int(recovery))
 
 
+def half_messages(entries: Range, places: Iterable[int]) -> Iterator[tuple[int, NewHalf]]:
+    """(place in the range, half message) of the half messages at these places."""
+    for at in places:
+        record = decode_record(record_of(entries, at))
+        yield at, NewHalf(record.queue_offset, half_of(entries.first_index + at, record.store_ms, parse(record.properties)))
+
+
 def committed(offset: int, half: Half, queues: int, body: bytes, stored: bytes, properties: dict[str, str], born_ms: int) -> Draft:
     """The visible message that a half becomes, which is also the mark that ends the half. `stored`: the half's property string;
     `properties`: the same, parsed."""
@@ -188,3 +217,9 @@ def committed(offset: int, half: Half, queues: int, body: bytes, stored: bytes, 
 def _tags_code(properties: dict[str, str]) -> int:
     tag = properties.get("TAGS")
     return java_hash(tag) if tag else 0
+
+
+def half_record(places: Places, offset: int) -> bytes:
+    """The record of an undecided half message."""
+    positions, sizes, _ = places.units(HALF_TOPIC, HALF_QUEUE, offset, 1)
+    return places.record(int(positions[0]), int(sizes[0]))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ledgermq.node.broker.machine import Machine, last_store_ms
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
 from ledgermq.node.replica.retention.retention_rules import FOLLOWER, OBSERVER, LogFile, Pin
 from ledgermq.proto import units
