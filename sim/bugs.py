@@ -19,13 +19,13 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
 from ledgermq.node.broker.calls.tier_calls import TierFetched
 from ledgermq.node.broker.decisions.fifo_picker import FifoJob
+from ledgermq.node.broker.decisions.lease_serving import LeaseServer
 from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.leader import Leader
 from ledgermq.node.broker.plan import Plan
-from ledgermq.node.broker.planner import Planner
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.broker.queues import Pair, QueueKey
 from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
@@ -153,12 +153,12 @@ class TakesNewOnes(FifoJob):
         self._opened.add((key[2], name))
 
 
-class PlansNewOnes(Planner):
+class PlansNewOnes(LeaseServer):
     fifo_job_type = TakesNewOnes
 
 
 class PassesBatches(Leader):
-    planner_type = PlansNewOnes
+    lease_server_type = PlansNewOnes
 
 
 class RaisesNothing(Group):
@@ -377,7 +377,7 @@ class AnswersAtOnce(Leader):
         done = super().appended(plan, queue_offsets, store_ms)
         while self._awaited:
             _, _, awaited = self._awaited.pop(0)
-            done += [Done(awaited.token, awaited.result)] if awaited.result is not None else self._hand_out(awaited)
+            done += [Done(awaited.token, awaited.result)] if awaited.result is not None else self.lease_server.hand_out(awaited)
         return done
 
 

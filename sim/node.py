@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from ledgermq.node.broker.calls.outcome import Call
 from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.leader import LeaderSettings
-from ledgermq.node.broker.machine import Effects, Machine
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import Effects
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket, reading
 from ledgermq.node.broker.restoring import restore
 from ledgermq.node.broker.state.member_forms import as_raft

@@ -1,57 +1,65 @@
 """The leader's side of a broker group: decides client calls against the state as of the log's end, while this node leads.
 
-Synchronous and deterministic. `take` accepts calls; `plan` turns them and the waiting Receives into the drafts of one batch; `appended`
-confirms the plan once the log took the batch, `withdraw` undoes it if the log refused. A call is answered when the entry that carries its
-effect is applied (`applied`); only sends of the classes `memory` and `master` are answered earlier, when the entry is replicated
-(`replicated`). Losing leadership ends every call: `unknown-outcome` for appended ones, `not-leader` for the others.
+Synchronous and deterministic. `take` accepts calls; `plan` lets the part to which a call belongs (`PARTS`) turn it into drafts of one
+batch, and then serves the waiting Receives; `appended` confirms the plan once the log took the batch, `withdraw` undoes it if the log
+refused. A call is answered when the entry that carries its effect is applied (`applied`); only sends of the classes `memory` and `master`
+are answered earlier, when the entry is replicated (`replicated`). Losing leadership ends every call: `unknown-outcome` for appended ones,
+`not-leader` for the others.
+
+A part that has no call and nothing due is not asked in a turn.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from typing import ClassVar
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Change, ClientGone, ClientsAlive, Lease, Receive, Received
-from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
+from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive, Receive
 from ledgermq.node.broker.calls.operator_calls import Trim
-from ledgermq.node.broker.calls.outcome import UNREAD, Call, Done, Refused, Result
-from ledgermq.node.broker.calls.send_calls import FrameProduced, Produce, Produced, ProduceFrame, ProducerOpened
-from ledgermq.node.broker.calls.tier_calls import TierFetched
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result, Sign
+from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced, ProduceFrame, ProducerOpened
 from ledgermq.node.broker.decisions.broadcasting import Members
+from ledgermq.node.broker.decisions.configuring import Configuring
 from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
 from ledgermq.node.broker.decisions.deduplication import with_known
 from ledgermq.node.broker.decisions.fifo import MessageGroups
+from ledgermq.node.broker.decisions.lease_serving import LeaseServer
 from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.decisions.lite_serving import LiteServer
+from ledgermq.node.broker.decisions.offset_commits import OffsetCommits
 from ledgermq.node.broker.decisions.picker import Picker
-from ledgermq.node.broker.decisions.polls import END_GRID_NS, Poll, Polls
+from ledgermq.node.broker.decisions.polls import END_GRID_NS, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
+from ledgermq.node.broker.decisions.retention_records import RetentionRecords
+from ledgermq.node.broker.decisions.send_admission import SendAdmission
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.timer_firing import TimerFiring, fire_times
 from ledgermq.node.broker.decisions.traffic import Traffic
 from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.flush import Durability, FlushPolicy
-from ledgermq.node.broker.machine import Effects, Machine
-from ledgermq.node.broker.plan import Awaited, Plan
-from ledgermq.node.broker.planner import Planner
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import Effects, LeaderPart, Takers, handlers
+from ledgermq.node.broker.plan import NEVER_NS, PLAN_BYTES, Awaited, Plan
 from ledgermq.node.broker.ports import ReadBudget, Unlimited
-from ledgermq.node.broker.queues import Pair, QueueKey, Touched
 from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.names import CONFIG_TOPIC, STORAGE_TOPIC, TIMER_TOPIC
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import HaRules
 
-DECIDED = frozenset({Produce, ProduceFrame, Ack, Change})
-"""Nearly all calls; they concern nothing but the next plan."""
+PARTS: tuple[type[LeaderPart], ...] = (
+    *(TimerFiring, SendAdmission, ProducerSequencing, TransactionResolver, DeadLettering, Configuring, OffsetCommits, RetentionRecords),
+    *(LiteServer, Members, LeaseServer),
+)
+DECIDED = handlers(PARTS, "CALLS").keys()
+"""Calls that a plan decides; they concern nothing before it."""
+_ROW_BYTES_MAX = 1024
+"""The most bytes of a shared record that one handle takes: names and a client id at their longest."""
 _CLASS_NAMES = {durability: durability.value for durability in Durability}
-_REMEMBERED_RECEIVES = 1024
-NEVER_NS = 1 << 62
-Given = tuple[str, int, int, int]
-"""A lease without its message: lite topic (else empty), queue, queue offset, lease number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,45 +91,50 @@ class Leader:
     transaction_resolver_type: type[TransactionResolver] = TransactionResolver
     producer_sequencing_type: type[ProducerSequencing] = ProducerSequencing
     tier_type: type[TierMessages] = TierMessages
-    planner_type: type[Planner] = Planner
+    lease_server_type: type[LeaseServer] = LeaseServer
 
     def __init__(self, machine: Machine, settings: LeaderSettings) -> None:
         self.term: int | None = None
         """The term that this node leads; None on a follower."""
         self.serving = False
         self._machine = machine
-        self._budget = settings.budget
-        self._uncommitted = UncommittedState()
+        self._uncommitted = uncommitted = UncommittedState()
         self.clock = LeaseClock(machine.delivery, settings.times)
         self.polls = Polls()
         self.tier = self.tier_type(machine)
-        self._groups = MessageGroups(machine.delivery, self._uncommitted, self.tier.message_group_of)
-        self._touched: Touched = []
-        """Rows that the current range touched, collected for FIFO groups."""
-        self._picker = Picker(self.tier, machine.delivery, self.clock, self._uncommitted, self._groups, settings.receive_bytes_max)
+        self._groups = MessageGroups(machine.delivery, uncommitted, self.tier.message_group_of)
+        self._picker = Picker(self.tier, machine.delivery, self.clock, uncommitted, self._groups, settings.receive_bytes_max)
         self.checks = CheckClock(machine.transactions, settings.transactions)
-        room = settings.entry_bytes_max
-        self.timer_firing = TimerFiring(machine, self._uncommitted)
-        transaction_resolver = self.transaction_resolver_type(machine, self.checks, self._uncommitted, room, settings.transactions)
-        dead_lettering = DeadLettering(machine, self.tier, self._uncommitted, room, settings.max_attempts)
-        liveness_ns = settings.times.liveness_ns
-        self.lite = LiteServer(
-            machine,
-            self.clock,
-            self._uncommitted,
-            self.polls,
-            dead_lettering,
-            liveness_ns,
-            settings.receive_bytes_max,
-            settings.lite_topics_max,
-            settings.budget,
+        room, liveness_ns, budget = settings.entry_bytes_max, settings.times.liveness_ns, settings.budget
+        self._rows_max = room // (2 * _ROW_BYTES_MAX)
+        """How many rows a plan may have: its shared records must fit into a log file. Further calls go into the next batch."""
+        self.timer_firing = TimerFiring(machine, uncommitted)
+        self.dead_lettering = DeadLettering(machine, self.tier, uncommitted, room, settings.max_attempts)
+        lite_limits = liveness_ns, settings.receive_bytes_max, settings.lite_topics_max, budget
+        self.lite = LiteServer(machine, self.clock, uncommitted, self.polls, self.dead_lettering, *lite_limits)
+        self.members = Members(machine, uncommitted, liveness_ns)
+        self.producer_sequencing = self.producer_sequencing_type(machine, machine.producers, uncommitted, room, settings.producers_max)
+        reading = machine, self.clock, uncommitted, self.polls, self.tier, self._groups, self._picker
+        self.lease_server = self.lease_server_type(*reading, self.lite, self.members, self.dead_lettering, budget)
+        self._parts: tuple[LeaderPart, ...] = (
+            self.timer_firing,
+            SendAdmission(machine, uncommitted, self.timer_firing, self.lite, room, settings.policy),
+            self.producer_sequencing,
+            self.transaction_resolver_type(machine, self.checks, uncommitted, room, settings.transactions),
+            self.dead_lettering,
+            Configuring(machine, uncommitted, self.polls),
+            OffsetCommits(machine, uncommitted),
+            RetentionRecords(machine, uncommitted),
+            self.lite,
+            self.members,
+            self.lease_server,
         )
-        self.members = Members(machine, self._uncommitted, liveness_ns)
-        self.producer_sequencing = self.producer_sequencing_type(machine.producers, self._uncommitted, settings.producers_max)
-        givers = transaction_resolver, self.timer_firing, self.lite, self.members, dead_lettering, self.producer_sequencing, self._groups
-        self._planner = self.planner_type(
-            machine, self.clock, self._uncommitted, self._picker, *givers, room, settings.policy, settings.budget
-        )
+        self._deciders = handlers(self._parts, "CALLS")
+        self._takers = handlers((self, *self._parts), "ARRIVALS")
+        self._watching = [part for part in self._parts if type(part).alive is not LeaderPart.alive]
+        """Parts that want to know which clients are there."""
+        self._planning = [part for part in self._parts if part.pending != () or type(part).ready is not LeaderPart.ready]
+        """Parts that may have something to plan without a call."""
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
         self._early: deque[Awaited] = deque()
@@ -129,10 +142,6 @@ class Leader:
         self._uncommitted_topics: dict[str, int] = {}
         """Stored topic → its last unapplied entry of the class `memory`."""
         self._serial = 0
-        self._releases: dict[tuple[QueueKey, int], int] = {}
-        """Leases of cancelled Receives, to be made visible again: (queue, offset) → lease number."""
-        self._answered: OrderedDict[Token, tuple[Pair, tuple[Given, ...]]] = OrderedDict()
-        """Leases of the last Receives, without their messages, to be given back if an answer does not reach its caller."""
         self.traffic = Traffic(machine.delivery)
         self.counters: dict[str, int] = dict.fromkeys(
             ("produced", "leased", "leased_again", "dead_lettered", "acked", "changed", "handles_refused", "passed_over"), 0
@@ -155,21 +164,20 @@ class Leader:
     def serve(self, now_ns: int) -> None:
         """The term-start record is applied, so the applied state covers every earlier term."""
         self.serving = True
-        self.clock.lead(now_ns)
-        self.lite.lead(now_ns)
-        self.members.lead(now_ns)
-        self.checks.lead(now_ns)
-        self.timer_firing.lead()
-        self.polls.wake_all()
+        for part in self._parts:
+            part.lead(now_ns)
         early, self._inbox = self._inbox, []
         for call in early:
-            self._accept(call)
+            if isinstance(call, ClientGone):
+                self._note_gone(call)
+            else:
+                self._inbox.append(call)
 
     def resign(self, leader: str | None, commit_index: int) -> list[Done]:
         """Leadership is lost. Answers that wait for an entry up to `commit_index` may still be given when it is applied."""
         self.term = None
         self.serving = False
-        done = [Done(call.token, Refused("not-leader", leader)) for call in self._inbox if not isinstance(call, _SIGNS)]
+        done = [Done(call.token, Refused("not-leader", leader)) for call in self._inbox if not isinstance(call, Sign)]
         for early in self._early:
             self._await(early)
         self._early.clear()
@@ -185,19 +193,9 @@ class Leader:
         self._awaited = kept
         done += [Done(poll.call.token, Refused("not-leader", leader)) for poll in self.polls.clear() if not poll.leasing]
         self._inbox = []
-        self._releases.clear()
-        self._answered.clear()
         self._uncommitted.clear()
-        self.producer_sequencing.clear()
-        self.clock.resign()
-        self.lite.resign()
-        self.members.resign()
-        self.checks.resign()
-        self.timer_firing.resign()
-        self._groups.clear()
-        self._touched = []
-        self._picker.forget()
-        self.tier.resign()
+        for part in self._parts:
+            part.resign()
         return done
 
     # Calls
@@ -208,103 +206,73 @@ class Leader:
         for call in calls:
             if self.serving and type(call) in DECIDED:
                 self._inbox.append(call)
-            elif isinstance(call, CancelReceive):
-                done += self._cancel(call.receive)
-            elif isinstance(call, TierFetched):
-                for pair in self.tier.take(call, now_ns):
-                    self.polls.wake(pair)
             elif self.term is None:
-                if not isinstance(call, _SIGNS):
+                if not isinstance(call, Sign):
                     done.append(Done(call.token, Refused("not-leader", leader)))
-            elif isinstance(call, ClientGone):
-                for poll in self.polls.of_client(call.client_id):
-                    done += self._cancel(poll.call.token)
-                self._accept(call)
-            elif isinstance(call, Receive):
-                self.polls.add(call)
-                self.clock.alive((call.client_id,), now_ns)
-                self.lite.alive((call.client_id,), now_ns)
-                self.members.alive((call.client_id,), now_ns)
+            elif (take := self._takers.get(type(call))) is not None:
+                done += take(call, now_ns)
             else:
-                self._accept(call)
+                self._inbox.append(call)
         return done
 
-    def _accept(self, call: Call) -> None:
-        if not self.serving:
-            self._inbox.append(call)
-        elif isinstance(call, ClientsAlive):
-            self.clock.alive(sorted(call.client_ids), call.at_ns)
-            self.lite.alive(sorted(call.client_ids), call.at_ns)
-            self.members.alive(sorted(call.client_ids), call.at_ns)
-        elif isinstance(call, ClientGone):
-            self.clock.gone(call.client_id, call.at_ns)
-            self.lite.gone(call.client_id)
-            self.members.gone(call.client_id)
-        else:
-            self._inbox.append(call)
-
-    def _cancel(self, token: Token) -> list[Done]:
-        """The caller of a Receive is gone, so none of its leased messages may stay invisible."""
-        if self.polls.remove(token) is not None:
-            return [Done(token, Received(()))]
-        pair, leases = self._answered.pop(token, (("", ""), ()))
-        self._release(pair, leases)
+    def _take_receive(self, call: Receive, now_ns: int) -> list[Done]:
+        self.polls.add(call)
+        self._note_alive((call.client_id,), now_ns)
         return []
 
-    def _release(self, pair: Pair, leases: Sequence[Given]) -> None:
-        for topic, queue, offset, number in leases:
-            self._releases[(pair[0], topic or pair[1], queue), offset] = number
+    def _take_alive(self, call: ClientsAlive, now_ns: int) -> list[Done]:
+        """Before this leader serves, every client counts as alive."""
+        if self.serving:
+            self._note_alive(sorted(call.client_ids), call.at_ns)
+        return []
 
-    def expire(self, now_ns: int) -> None:
-        """End leases whose time is over, so that their messages are visible again."""
-        if not self.serving:
-            return
-        clock, lite, members = self.clock, self.lite, self.members
-        for pair in self.tier.expire(now_ns) if now_ns >= self.tier.retry_ns else ():
-            self.polls.wake(pair)
-        if clock.ends and now_ns >= clock.ends[0][0]:
-            for group, topic in clock.expire(now_ns):
-                self.polls.wake((group, topic))
-                lite.unlocked(group, topic)
-        if now_ns >= lite.look_ns:
-            lite.expire(now_ns)
-        if members.seen and now_ns >= members.look_ns:
-            members.expire(now_ns)
-
-    def due(self, now_ns: int) -> list[Done]:
-        """Answer long polls whose time is over. Each was examined at least once, however short its deadline. An empty answer says that
-        nothing was left, so a poll is refused if its messages have not come from the object store, or may not be read now."""
-        deadlines = self.polls.deadlines
-        if not deadlines or now_ns < deadlines[0][0]:
-            return []
-        done: list[Done] = []
-        for poll in self.polls.due(now_ns, self._is_turned_away):
-            why = "" if poll.leasing else self.tier.lacks(poll.pair)
-            if not why and self._is_turned_away(poll):
-                done.append(Done(poll.call.token, UNREAD))
-            else:
-                done.append(Done(poll.call.token, Refused("store-away", detail=why) if why else Received(())))
-            self.polls.remove(poll.call.token)
+    def _take_gone(self, call: ClientGone, now_ns: int) -> list[Done]:
+        done = [done for poll in self.polls.of_client(call.client_id) for done in self.lease_server.cancel(poll.call.token)]
+        if self.serving:
+            self._note_gone(call)
+        else:
+            self._inbox.append(call)
         return done
 
-    def _is_turned_away(self, poll: Poll) -> bool:
-        """Whether there may be messages for a Receive that may not be read now."""
-        return not poll.leasing and poll.pair in self.polls.woken and not self._budget.admits(poll.call.token)
+    def _note_alive(self, clients: Sequence[str], at_ns: int) -> None:
+        for part in self._watching:
+            part.alive(clients, at_ns)
+
+    def _note_gone(self, call: ClientGone) -> None:
+        for part in self._watching:
+            part.gone(call.client_id, call.at_ns)
+
+    ARRIVALS: ClassVar[Takers] = {Receive: _take_receive, ClientsAlive: _take_alive, ClientGone: _take_gone}
+    """Calls that concern several parts."""
+
+    def expire(self, now_ns: int) -> None:
+        """End what is due: leases whose time is over, and what clients had that show no sign of life."""
+        if not self.serving:
+            return
+        ends = self.clock.ends
+        if now_ns >= self.tier.retry_ns or (ends and now_ns >= ends[0][0]):
+            self.lease_server.expire(now_ns)
+        for part in self._planning:
+            if now_ns >= part.due_ns:
+                part.expire(now_ns)
+
+    def due(self, now_ns: int) -> list[Done]:
+        """Answer long polls whose time is over."""
+        deadlines = self.polls.deadlines
+        return self.lease_server.due(now_ns) if deadlines and now_ns >= deadlines[0][0] else []
 
     def has_work(self) -> bool:
         """Whether there is anything to plan."""
         if not self.serving:
             return False
-        waiting = self._inbox or self._releases or self.polls.woken or self.lite.silent or self.members.silent
-        return bool(waiting) or self.timer_firing.ready()
+        return bool(self._inbox or self.lease_server.releases) or any([part.ready() for part in self._planning if part.pending])
 
     def next_times_ns(self, now_ns: int) -> tuple[int, int]:
         """When this leader needs the next turn; and until when `expire`, `due` and `look` find nothing to do, unless a call is taken or an
         entry is applied. Ended leases need a turn only while a Receive waits for messages."""
-        polls, lite, members = self.polls, self.lite, self.members
         wake_ns = quiet_ns = NEVER_NS
-        if polls.deadlines:
-            wake_ns = polls.wake_at_ns()
+        if self.polls.deadlines:
+            wake_ns = self.polls.wake_at_ns()
             quiet_ns = wake_ns - END_GRID_NS
         if not self.serving:
             return wake_ns, quiet_ns
@@ -312,18 +280,14 @@ class Leader:
         if firing_ns is not None:
             # Delayed messages wait for the wall clock, and its rate is not known.
             wake_ns, quiet_ns = min(wake_ns, firing_ns), now_ns
-        retry_ns = self.tier.retry_ns
-        wake_ns, quiet_ns = min(wake_ns, retry_ns), min(quiet_ns, retry_ns)
-        if lite.seen:
-            wake_ns = min(wake_ns, lite.look_ns)
-        if members.seen:
-            wake_ns, quiet_ns = min(wake_ns, members.look_ns), min(quiet_ns, members.look_ns)
+        due_ns = min(self.tier.retry_ns, self.lite.due_ns, self.members.due_ns)
+        wake_ns, quiet_ns = min(wake_ns, due_ns), min(quiet_ns, due_ns)
         if self.clock.ends:
             ended_ns = self.clock.ends[0][0]
             quiet_ns = min(quiet_ns, ended_ns)
-            if len(polls):
+            if len(self.polls):
                 wake_ns = min(wake_ns, ended_ns)
-        return wake_ns, min(quiet_ns, lite.look_ns)
+        return wake_ns, quiet_ns
 
     # Planning
 
@@ -350,23 +314,44 @@ class Leader:
         """Decide all waiting work. With `full`, client messages are refused; `next_offset`, `alone`: see `Plan`."""
         assert self.serving, "a leader serves only after its term-start record is applied"
         plan = Plan(first_index, now_ns, now_ms, full, alone, next_offset)
-        return self._planner.plan(plan, self._inbox, self._releases, self.polls)
+        for part in self._planning:
+            if part.pending:
+                part.begin_plan(plan)
+        self._decide(plan, self._inbox)
+        if self.lease_server.releases:
+            self.lease_server.give_back(plan, self._rows_max)
+        for part in self._planning:
+            if part.pending:
+                part.end_plan(plan)
+        if self.polls.waiting_for:
+            self.lease_server.serve(plan)
+        plan.finish()
+        return plan
 
     def plan_trims(self, now_ns: int, now_ms: int, first_index: int) -> Plan:
         """On a full disk, decide the trims, which can free space, and refuse every other call. Receives and releases keep waiting."""
-        plan = Plan(first_index, now_ns, now_ms, full=True, releases=dict(self._releases))
-        trims = [call for call in self._inbox if isinstance(call, Trim)]
-        plan.done += [Done(call.token, Refused("disk-full")) for call in self._inbox if not isinstance(call, (Trim, *_SIGNS))]
-        return self._planner.plan(plan, trims, {}, Polls())
+        plan = Plan(first_index, now_ns, now_ms, full=True)
+        plan.done += [Done(call.token, Refused("disk-full")) for call in self._inbox if not isinstance(call, (Trim, Sign))]
+        self.timer_firing.begin_plan(plan)
+        self._decide(plan, [call for call in self._inbox if isinstance(call, Trim)])
+        return plan
+
+    def _decide(self, plan: Plan, calls: Sequence[Call]) -> None:
+        for call in calls:
+            if plan.size >= PLAN_BYTES or plan.rows > self._rows_max:
+                plan.deferred.append(call)
+            else:
+                self._deciders[type(call)](plan, call)
 
     def withdraw(self) -> None:
         """The log refused the plan; none of it takes effect."""
         self._uncommitted.rollback()
-        self.timer_firing.rollback()
+        for part in self._parts:
+            part.withdrawn()
 
     def refuse_all(self, reason: str, detail: str = "") -> list[Done]:
         """Refuse every call, because not even control records fit, or none could be committed. Receives keep waiting."""
-        done = [Done(call.token, Refused(reason, detail=detail)) for call in self._inbox if not isinstance(call, _SIGNS)]
+        done = [Done(call.token, Refused(reason, detail=detail)) for call in self._inbox if not isinstance(call, Sign)]
         self._inbox = []
         return done
 
@@ -374,11 +359,9 @@ class Leader:
         """The batch of `plan` is in the log, or the plan had no drafts."""
         assert self.term is not None, "only a leader appends"
         self._uncommitted.keep()
-        self.timer_firing.keep(plan)
         self._inbox = plan.deferred
-        self._releases = plan.releases
-        self.lite.appended(plan)
-        self.members.appended(plan)
+        for keep in plan.kept:
+            keep(plan)
         for name, by in plan.counts.items():
             self.counters[name] += by
         if plan.traffic:
@@ -400,11 +383,8 @@ class Leader:
                 self._uncommitted_topics.update((draft.stored_topic, awaited.index) for draft in call.drafts)
         for index, token, result in plan.awaited:
             self._await(Awaited(index, self.term, token, result))
-        for pair, empty in plan.settled:
-            self.polls.settled(pair, empty=empty)
-        for poll in plan.unserved:
-            self.polls.remove(poll.call.token)
-            plan.refuse(poll.call.token, "unknown-topic", poll.call.topic)
+        if plan.settled or plan.unserved:
+            self.lease_server.settle(plan)
         for index, poll, leases in plan.leased:
             self.polls.leasing(poll)
             self._await(Awaited(index, self.term, poll.call.token, None, poll, leases, poll.call.topic))
@@ -486,24 +466,15 @@ class Leader:
                 queues = columns.queues[columns.topic_of == columns.topics.index(topic)]
                 self.polls.arrived(topic, dict.fromkeys(queues.tolist()), self._picker.is_new)
 
-    def touched(self, now_ns: int, touched: Touched) -> None:
-        """Rows that applying a range may have changed."""
-        self.clock.touched(now_ns, touched)
-        if len(self._groups):
-            self._touched += touched
-
     def applied(self, entries: Range) -> list[Done]:
         """The machine applied these entries: answer the calls that waited for them."""
         if self.term is not None:
             self._uncommitted.applied(entries.last_index)
-            self.producer_sequencing.applied(entries.last_index)
-            self.timer_firing.applied(entries.last_index)
-        for key, offsets in self._touched:
-            for offset in offsets:
-                if self._groups.touched(key, offset):
-                    # Messages behind this one may be unlocked now, whatever the record changed.
-                    self.polls.wake(key[:2])
-        self._touched = []
+            for part in self._parts:
+                if part.unapplied_index <= entries.last_index:
+                    part.applied(entries.last_index)
+        if self.lease_server.touched_rows:
+            self.lease_server.follow()
         if self._uncommitted_topics:
             self._uncommitted_topics = {topic: last for topic, last in self._uncommitted_topics.items() if last > entries.last_index}
         done: list[Done] = []
@@ -517,7 +488,7 @@ class Leader:
             elif awaited.result is not None:
                 done.append(Done(awaited.token, awaited.result))
             else:
-                done += self._hand_out(awaited)
+                done += self.lease_server.hand_out(awaited)
         return done
 
     def _with_digest(self, opened: ProducerOpened) -> ProducerOpened:
@@ -527,34 +498,7 @@ class Leader:
             return opened
         return replace(opened, digest=producer.digest)
 
-    def _hand_out(self, awaited: Awaited) -> list[Done]:
-        """The lease of a Receive is committed: hand out its messages, or make them visible again if the Receive no longer waits."""
-        if awaited.poll is None:
-            return [Done(awaited.token, Received(self._with_records(awaited)))]
-        pair = awaited.poll.call.group, awaited.poll.call.topic
-        given = tuple([(lease.topic, lease.queue, lease.queue_offset, lease.lease_number) for lease in awaited.leases])
-        if self.polls.remove(awaited.token) is None:
-            self._release(pair, given)
-            return []
-        self._answered[awaited.token] = (pair, given)
-        if len(self._answered) > _REMEMBERED_RECEIVES:
-            self._answered.popitem(last=False)
-        return [Done(awaited.token, Received(self._with_records(awaited)))]
-
-    def _with_records(self, awaited: Awaited) -> tuple[Lease, ...]:
-        """The leases with their messages. Those that the lease's own batch appended could not be read before now."""
-        if all([lease.record for lease in awaited.leases]):
-            return awaited.leases
-        return tuple([lease if lease.record else self._read(awaited.topic, lease) for lease in awaited.leases])
-
-    def _read(self, topic: str, lease: Lease) -> Lease:
-        positions, sizes, _ = self._machine.units(topic, lease.queue, lease.queue_offset, 1)
-        return lease._replace(record=self._machine.record(int(positions[0]), int(sizes[0])))
-
 
 def _class_of(awaited: Awaited) -> str:
     assert isinstance(awaited.result, Produced | FrameProduced), awaited
     return awaited.result.durability
-
-
-_SIGNS = (ClientsAlive, ClientGone, CancelReceive, Prefer, Returned, Appointed, TierFetched)

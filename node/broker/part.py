@@ -7,10 +7,11 @@ drives the first, `leader.py` the second, both by tables of what each part takes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.queues import LiteKey, Touched
 from ledgermq.proto.layout import FEW_ENTRIES, HEADER_BYTES, Columns
 from ledgermq.proto.ranges import record_of
@@ -105,6 +106,54 @@ class StatePart:
 
     def time_epoch_began(self, ms: int) -> None:
         """What the part knows a later store time of counts as stored now."""
+
+
+class LeaderPart:
+    """One capability's decisions, on the leader of a broker group; empty on a follower. A part overrides what it needs: the hooks do
+    nothing by default."""
+
+    CALLS: ClassVar[Takers] = {}
+    """Type of a call → the method that decides it. It adds the call's work to the plan of the turn: drafts, answers, and marks in the
+    uncommitted state for later decisions. It may not assume that the log will accept the plan."""
+    ARRIVALS: ClassVar[Takers] = {}
+    """Type of a call → the method that takes it when it comes, before anything is planned, on a leader: (call, now_ns) → answers."""
+    pending: object = ()
+    """True while the part may have something to plan without a call; otherwise it is not asked."""
+    due_ns: int = NEVER_NS
+    """When `expire` is to be called next."""
+    unapplied_index: int = NEVER_NS
+    """The first entry in the log for whose application the part waits: `applied` is called from then on."""
+
+    def lead(self, now_ns: int) -> None:
+        """The applied state covers every earlier term: from now on this node decides."""
+
+    def resign(self) -> None:
+        """Leadership is lost: forget everything."""
+
+    def alive(self, clients: Sequence[str], at_ns: int) -> None:
+        """Signs of life of these sessions."""
+
+    def gone(self, client: str, at_ns: int) -> None:
+        """The client has terminated."""
+
+    def expire(self, now_ns: int) -> None:
+        """Something is due."""
+
+    def ready(self) -> bool:
+        """Whether a part that is `pending` has something to plan now."""
+        return True
+
+    def begin_plan(self, plan: Plan) -> None:
+        """Plan what comes before the calls, while `pending`."""
+
+    def end_plan(self, plan: Plan) -> None:
+        """Plan what comes behind the calls, while `pending`."""
+
+    def withdrawn(self) -> None:
+        """The log refused the plan; none of it takes effect."""
+
+    def applied(self, index: int) -> None:
+        """Every entry up to `index` is applied."""
 
 
 def handlers(parts: Iterable[Any], table: str, known: Collection[Any] | None = None) -> dict[Any, Callable[..., Any]]:

@@ -1,29 +1,51 @@
 """The plan of one turn: the drafts of one batch, in the order of their log entries, and the answers that depend on them.
 
 Bookkeeping only. The acknowledgements, changes, transaction ends and committed offsets of one turn share one record each. The first of a
-kind reserves the record's place in the batch, so every lease number (the index of the entry that carries it) is known during planning.
+kind reserves the record's place in the batch (`shared_index`), so every lease number (the index of the entry that carries it) is known
+during planning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.consumer_calls import Lease
+from ledgermq.node.broker.calls.consumer_calls import Lease, Receive
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce, ProduceFrame
 from ledgermq.node.broker.calls.transaction_calls import Prepare
-from ledgermq.node.broker.decisions.polls import Poll
-from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.queues import Pair, QueueKey
-from ledgermq.node.broker.state.message_ids import Place as Known
+from ledgermq.proto import control
 from ledgermq.proto.types import Draft
 
+NEVER_NS = 1 << 62
+PLAN_BYTES = 8 << 20
+"""Calls beyond this many bytes go into the next batch of the same turn."""
 AckEntry = tuple[list[int], list[int]]
 OWN_REASONS = frozenset(("disk-full", "too-large"))
 """Reasons of a refusal that depend on this replica or on the call alone, and not on the state."""
+
+
+class Known(NamedTuple):
+    """Where the first message with an id was stored: in its topic, or in the waiting topic that held it."""
+
+    store_ms: int
+    queue: int
+    offset: int
+    fire_ms: int = 0
+    """When the slot of a delayed message is due; 0 for others."""
+
+
+@dataclass(slots=True)
+class Poll:
+    """One Receive. `leasing`: a lease for it is in the log but not applied yet."""
+
+    call: Receive
+    pair: Pair
+    leasing: bool = False
 
 
 @dataclass(slots=True)
@@ -40,6 +62,17 @@ class Awaited:
     leases: tuple[Lease, ...] = ()
     topic: str = ""
     """The topic of the leases. Those without a record are of messages in the same batch, whose records are read when it is applied."""
+
+
+class Leased(NamedTuple):
+    """The leases that a plan has for one Receive, or (`dead`) a dead letter."""
+
+    group: str
+    topic: str
+    messages: int = 0
+    bytes: int = 0
+    again: int = 0
+    dead: int = 0
 
 
 @dataclass(slots=True)
@@ -96,6 +129,8 @@ class Plan:
     settled: list[tuple[Pair, bool]] = field(default_factory=list)
     """Pairs without remaining work, and whether none of their queues has a visible message."""
     _sent: dict[str, dict[int, Sent]] = field(default_factory=dict)
+    _shared: dict[Callable[[Plan], control.ControlRecord], int] = field(default_factory=dict)
+    """What makes a shared record → its place among the drafts."""
     _sent_drafts: int = 0
     """How many drafts are sorted into `_sent`."""
     unserved: list[Poll] = field(default_factory=list)
@@ -108,14 +143,10 @@ class Plan:
     """Half messages that are checked, and the number of the check."""
     halves: int = 0
     """The number of half messages among the drafts."""
-    fired: bool = False
-    """Whether copies of delayed messages are among the drafts."""
     recalls: int = 0
     """The number of recalls among the drafts."""
     deferred: list[Call] = field(default_factory=list)
     """Calls that must wait until an entry in the log is applied, or for the next batch."""
-    releases: dict[tuple[QueueKey, int], int] = field(default_factory=dict)
-    """Leases to give back later: (queue, offset) → lease number."""
     rows: int = 0
     """The approximate number of rows in the shared records."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -125,16 +156,10 @@ class Plan:
     """The approximate number of bytes that the planned calls add to the log."""
     lite_new: dict[str, dict[str, None]] = field(default_factory=dict)
     """Topic of kind lite → its lite topics that get their first message from this plan."""
-    members_dropped: list[str] = field(default_factory=list)
-    """Members of broadcasting groups that this plan deletes."""
-    lite_dropped: list[str] = field(default_factory=list)
-    """Clients that are gone and whose lite sets this plan empties."""
-    ack_place: int = -1
-    change_place: int = -1
-    transaction_place: int = -1
+    kept: list[Callable[[Plan], None]] = field(default_factory=list)
+    """To be called when the plan is in the log."""
     offsets: dict[QueueKey, int] = field(default_factory=dict)
     """Offsets that consumer groups commit in this turn."""
-    offset_place: int = -1
 
     @property
     def next_index(self) -> int:
@@ -166,33 +191,18 @@ class Plan:
     def count(self, name: str, by: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + by
 
-    def ack_index(self) -> int:
-        """The index of this turn's ack record; reserves its place."""
-        if self.ack_place < 0:
-            self.ack_place = len(self.drafts)
+    def shared_index(self, make: Callable[[Plan], control.ControlRecord]) -> int:
+        """The index of the record that the calls of this turn share and that `make` makes when all are decided; reserves its place."""
+        place = self._shared.get(make)
+        if place is None:
+            place = self._shared[make] = len(self.drafts)
             self.drafts.append(None)
-        return self.first_index + self.ack_place
+        return self.first_index + place
 
-    def change_index(self) -> int:
-        """The index of this turn's change record; reserves its place."""
-        if self.change_place < 0:
-            self.change_place = len(self.drafts)
-            self.drafts.append(None)
-        return self.first_index + self.change_place
-
-    def transaction_index(self) -> int:
-        """The index of this turn's transaction record; reserves its place."""
-        if self.transaction_place < 0:
-            self.transaction_place = len(self.drafts)
-            self.drafts.append(None)
-        return self.first_index + self.transaction_place
-
-    def offset_index(self) -> int:
-        """The index of this turn's offset record; reserves its place."""
-        if self.offset_place < 0:
-            self.offset_place = len(self.drafts)
-            self.drafts.append(None)
-        return self.first_index + self.offset_place
+    def finish(self) -> None:
+        """Every call is decided: make the shared records."""
+        for make, place in self._shared.items():
+            self.drafts[place] = control.draft(make(self), self.now_ms)
 
     def add_ack(self, key: tuple[str, str, int], offset: int, lease: int) -> None:
         offsets, leases = self.acks.setdefault(key, ([], []))

@@ -13,7 +13,7 @@ from ledgermq.node.broker.calls.consumer_calls import Receive, Received
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.read_calls import CommitOffset, Peek, Peeked
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.machine import last_store_ms
+from ledgermq.node.broker.part import last_store_ms
 from ledgermq.node.frontend.admin import group_queries, peeks, queries
 from ledgermq.node.frontend.admin.copies import copy_of
 from ledgermq.proto import admin_pb2

@@ -137,7 +137,7 @@ def test_a_message_whose_dead_letter_fits_no_log_file_holds_its_message_group() 
     """It is delivered once more, alone: what is behind it must not come with it."""
     b = make(max_attempts=1)
     b.send_of("a", "x" * 900, "a1")
-    b.group.leader._planner._dead_lettering._entry_bytes_max = 1000
+    b.group.leader.dead_lettering._entry_bytes_max = 1000
     (long,) = b.receive(n=1)
     b.pass_time(10 * SECOND)
     (long,) = b.receive()

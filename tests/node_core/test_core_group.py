@@ -666,7 +666,7 @@ def test_nothing_grows_with_acknowledged_messages() -> None:
         b.ack(*b.receive(n=96, invisible_ms=None))
     clock = b.group.leader.clock
     assert b.machine.delivery.in_flight == 0 and not clock._rows and not clock._batches and not clock._clients and len(clock.ends) <= 1100
-    assert len(b.group.leader._uncommitted) == 0 and len(b.group.leader._answered) <= 1024
+    assert len(b.group.leader._uncommitted) == 0 and len(b.group.leader.lease_server.answered) <= 1024
 
 
 def test_a_group_that_never_acknowledges_gets_no_new_messages_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -691,7 +691,7 @@ def test_answered_receives_are_remembered_without_their_messages() -> None:
     b.send(*["x" * 1000] * 8)
     call = b.poll(wait_ns=0)
     assert all(lease.record for lease in b.ask(call).leases)
-    ((_, leases),) = b.group.leader._answered.values()
+    ((_, leases),) = b.group.leader.lease_server.answered.values()
     assert leases == tuple(("", 0, offset, leases[0][3]) for offset in range(8))
     b.turn(CancelReceive(call.token))
     assert len(b.receive()) == 8

@@ -12,11 +12,12 @@ Signs of life are local to the leader; each new leader starts over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
 from ledgermq.node.broker.machine import Machine
-from ledgermq.node.broker.plan import Plan
+from ledgermq.node.broker.part import LeaderPart
+from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_name, reset_pair_name
 from ledgermq.proto import control
 from ledgermq.proto.names import member_name, parse_member
@@ -29,7 +30,7 @@ LOOKS = 8
 """How often within the liveness limit the leader looks for silent members."""
 
 
-class Members:
+class Members(LeaderPart):
     """The members of broadcasting groups, on one broker group's leader."""
 
     def __init__(self, machine: Machine, uncommitted: UncommittedState, liveness_ns: int) -> None:
@@ -41,22 +42,25 @@ class Members:
         """Member → last sign of life."""
         self._of_client: dict[str, dict[str, None]] = {}
         """Client name, in the form used in members' names → its members."""
-        self.silent: dict[str, None] = {}
+        self.pending = self._silent = dict[str, None]()
         """Members that are to be deleted."""
-        self.look_ns = 0
-        """When `expire` has to be called next."""
 
     def lead(self, now_ns: int) -> None:
         """Start over from the applied state; every member counts as alive now."""
         self.resign()
         for group, _, _ in self._machine.delivery.queues:
             self._know(group, now_ns)
-        self.look_ns = now_ns + self._every_ns
+        self._look_at(now_ns)
 
     def resign(self) -> None:
         self.seen.clear()
         self._of_client.clear()
-        self.silent.clear()
+        self._silent.clear()
+        self.due_ns = NEVER_NS
+
+    def _look_at(self, now_ns: int) -> None:
+        """Set when the signs of life of members are looked at next."""
+        self.due_ns = now_ns + self._every_ns if self.seen else NEVER_NS
 
     def _know(self, group: str, now_ns: int) -> None:
         client = parse_member(group)[1]
@@ -66,39 +70,40 @@ class Members:
 
     # Signs of life
 
-    def alive(self, clients: Iterable[str], at_ns: int) -> None:
+    def alive(self, clients: Sequence[str], at_ns: int) -> None:
         """Record signs of life of these sessions."""
         if self._of_client:
             for client in clients:
                 for group in self._of_client.get(member_name(client_of(client)), ()):
                     self.seen[group] = max(self.seen[group], at_ns)
 
-    def gone(self, client: str) -> None:
-        """The client has terminated."""
-        self.silent.update(self._of_client.get(member_name(client), {}))
+    def gone(self, client: str, at_ns: int) -> None:
+        self._silent.update(self._of_client.get(member_name(client), {}))
 
     def expire(self, now_ns: int) -> None:
-        """Find members that were silent for too long. Called from `look_ns` on, while there are members."""
-        self.look_ns = now_ns + self._every_ns
-        self.silent.update({group: None for group, seen_ns in self.seen.items() if seen_ns + self._patience_ns <= now_ns})
+        """Find members that were silent for too long."""
+        self._look_at(now_ns)
+        self._silent.update({group: None for group, seen_ns in self.seen.items() if seen_ns + self._patience_ns <= now_ns})
 
     # Plans
 
-    def drop_gone(self, plan: Plan) -> None:
+    def end_plan(self, plan: Plan) -> None:
         """Plan records that delete the members that are gone."""
         if plan.full:
             return
-        for group in self.silent:
+        dropped: list[str] = []
+        for group in self._silent:
             if self._uncommitted.configuring(group_name(group)) is None:
-                plan.members_dropped.append(group)
+                dropped.append(group)
                 self._uncommitted.mark_name(plan.next_index, group_name(group))
                 plan.drafts.append(control.draft(control.GroupRecord(GroupConfig("", group), deleted=True), plan.now_ms))
                 plan.count("members_dropped")
+        if dropped:
+            plan.kept.append(lambda _: self._forget(dropped))
 
-    def appended(self, plan: Plan) -> None:
-        """The plan is in the log."""
-        for group in plan.members_dropped:
-            self.silent.pop(group, None)
+    def _forget(self, groups: list[str]) -> None:
+        for group in groups:
+            self._silent.pop(group, None)
             if self.seen.pop(group, None) is not None:
                 client = parse_member(group)[1]
                 del self._of_client[client][group]
@@ -114,7 +119,7 @@ class Members:
             if len(self.seen) >= MEMBERS_MAX:
                 return True
             self._know(group, plan.now_ns)
-            self.look_ns = min(self.look_ns, plan.now_ns + self._every_ns)
+            self.due_ns = min(self.due_ns, plan.now_ns + self._every_ns)
         if any((group, topic, queue) in queues for queue in range(config.queues)):
             # A member reads a queue that was added to the topic later from its beginning.
             return False

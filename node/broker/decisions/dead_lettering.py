@@ -7,13 +7,15 @@ does not exist in the log yet, a topic record in the same batch creates it.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, LettersSettled, SettleLetters
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
-from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.machine import Machine
-from ledgermq.node.broker.plan import Plan
+from ledgermq.node.broker.part import LeaderPart, Takers
+from ledgermq.node.broker.plan import Leased, Plan
 from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.broker.state import dead_letters
 from ledgermq.node.broker.state.letters import RANGES_MAX
@@ -23,7 +25,7 @@ from ledgermq.proto.names import base_group, is_dead_letter_topic
 from ledgermq.proto.types import Draft
 
 
-class DeadLettering:
+class DeadLettering(LeaderPart):
     """The leader's rules about dead letters. Stateless."""
 
     def __init__(
@@ -76,6 +78,10 @@ class DeadLettering:
             plan.awaited.append((plan.next_index - 1, call.token, Forwarded(True)))
         else:
             plan.refuse(call.token, "too-large", "the message with its origin properties")
+
+    def is_own(self, group: str, topic: str) -> bool:
+        """As `dead_letters.is_own`."""
+        return dead_letters.is_own(group, topic)
 
     def letter(self, key: QueueKey, offset: int, lease: int) -> Draft | None:
         """The dead letter of a message in flight under this lease; None if it fits no log file."""
@@ -147,3 +153,5 @@ class DeadLettering:
         """Whether an entry that is not applied yet may change the row of a message, or take its place away."""
         names = (topic_name(key[1]), group_name(base_group(key[0])), group_name(key[0]), reset_name(key))
         return self._uncommitted.pending(key, offset) is not None or any(self._uncommitted.configuring(n) is not None for n in names)
+
+    CALLS: ClassVar[Takers] = {Forward: forward, SettleLetters: settle}

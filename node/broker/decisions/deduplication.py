@@ -14,8 +14,8 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare
 from ledgermq.node.broker.machine import Machine
-from ledgermq.node.broker.plan import Plan
-from ledgermq.node.broker.state.message_ids import Place, key_of
+from ledgermq.node.broker.plan import Known, Plan
+from ledgermq.node.broker.state.message_ids import key_of
 from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.names import parent_of
 from ledgermq.proto.properties import MESSAGE_ID, parse
@@ -28,7 +28,7 @@ def without_duplicates(
     must wait until a message with one of its ids is committed. `Plan.known` gets the places of duplicates for the answer."""
     names: list[str] = []
     fresh: list[int] = []
-    slots: list[int | Place] = []
+    slots: list[int | Known] = []
     seen: dict[tuple[str, bytes], int] = {}
     for at, draft in enumerate(call.drafts):
         topic = parent_of(draft.stored_topic)
@@ -56,7 +56,7 @@ def without_duplicates(
     duplicates = len(slots) - len(fresh)
     plan.count("duplicates", duplicates)
     if not fresh:
-        places = [slot for slot in slots if isinstance(slot, Place)]
+        places = [slot for slot in slots if isinstance(slot, Known)]
         offsets, fire_ms = _columns([(place.offset, place.fire_ms) for place in places])
         store_ms, queues = max(place.store_ms for place in places), tuple(place.queue for place in places)
         plan.done.append(Done(call.token, Produced(-1, -1, offsets, store_ms, fire_ms=fire_ms, queues=queues)))
@@ -75,10 +75,10 @@ def mark_ids(plan: Plan, uncommitted: UncommittedState, names: tuple[str, ...]) 
             uncommitted.mark_name(plan.next_index + at, name)
 
 
-def with_known(slots: Sequence[int | Place], offsets: tuple[int, ...], fire_ms: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def with_known(slots: Sequence[int | Known], offsets: tuple[int, ...], fire_ms: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Queue offsets and fire times of all messages of a call, given those of the new ones."""
     fresh = [(offset, fire_ms[at] if fire_ms else 0) for at, offset in enumerate(offsets)]
-    return _columns([(slot.offset, slot.fire_ms) if isinstance(slot, Place) else fresh[slot] for slot in slots])
+    return _columns([(slot.offset, slot.fire_ms) if isinstance(slot, Known) else fresh[slot] for slot in slots])
 
 
 def _columns(rows: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:

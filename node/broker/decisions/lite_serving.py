@@ -12,20 +12,21 @@ next leader rebuilds it (`lead`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ledgermq.node.broker.calls.consumer_calls import Lease, LiteSynced, Receive, SyncLite, client_of
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
 from ledgermq.node.broker.decisions.leases import LeaseClock
-from ledgermq.node.broker.decisions.polls import Poll, Polls, lite_pair
-from ledgermq.node.broker.decisions.traffic import Leased
-from ledgermq.node.broker.machine import Effects, Machine
-from ledgermq.node.broker.plan import Plan
+from ledgermq.node.broker.decisions.polls import Polls, lite_pair
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import Effects, LeaderPart, Takers
+from ledgermq.node.broker.plan import NEVER_NS, Leased, Plan, Poll
 from ledgermq.node.broker.ports import ReadBudget
-from ledgermq.node.broker.queues import LiteKey, QueueKey
+from ledgermq.node.broker.queues import LiteKey, Pair, QueueKey
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_pair_name, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.names import LITE_SEPARATOR, lite_stored, parse_lite
@@ -47,7 +48,7 @@ class _Found:
     records: list[bytes]
 
 
-class LiteServer:
+class LiteServer(LeaderPart):
     """The lite topics of one broker group, on its leader."""
 
     def __init__(
@@ -75,10 +76,8 @@ class LiteServer:
         """Stored lite topics that may have messages for a client, longest listed first."""
         self.seen: dict[str, int] = {}
         """The last sign of life of each client with a set."""
-        self.silent: dict[str, None] = {}
+        self.pending = self._silent = dict[str, None]()
         """Clients whose sets are to be emptied."""
-        self.look_ns = 0
-        """When `expire` has to be called next."""
 
     # Leadership
 
@@ -88,12 +87,17 @@ class LiteServer:
         for key in self._machine.lite.all():
             self.seen[key[2]] = now_ns
             self._list(key, self._machine.lite.names(key))
-        self.look_ns = now_ns + self._liveness_ns // LOOKS
+        self._look_at(now_ns)
 
     def resign(self) -> None:
         self._maybe.clear()
         self.seen.clear()
-        self.silent.clear()
+        self._silent.clear()
+        self.due_ns = NEVER_NS
+
+    def _look_at(self, now_ns: int) -> None:
+        """Set when the signs of life of clients with a set are looked at next."""
+        self.due_ns = now_ns + self._liveness_ns // LOOKS if self.seen else NEVER_NS
 
     def follow(self, effects: Effects, now_ns: int) -> None:
         """Entries were applied: list the lite topics that may have messages now, for the clients that read them."""
@@ -105,6 +109,8 @@ class LiteServer:
             self.unlocked(group, topic)
         for key, names in effects.lite:
             self.seen.setdefault(key[2], now_ns)
+            if self.due_ns == NEVER_NS:
+                self._look_at(now_ns)
             if not self._machine.lite.size(key):
                 self._maybe.pop(key, None)
             else:
@@ -138,50 +144,51 @@ class LiteServer:
 
     # Clients
 
-    def alive(self, clients: Iterable[str], at_ns: int) -> None:
+    def alive(self, clients: Sequence[str], at_ns: int) -> None:
         """Record signs of life, given by session or client id."""
         if self.seen:
             for client in map(client_of, clients):
                 if client in self.seen:
                     self.seen[client] = max(self.seen[client], at_ns)
 
-    def gone(self, client: str) -> None:
-        """The client has terminated."""
+    def gone(self, client: str, at_ns: int) -> None:
         if client in self.seen:
-            self.silent[client] = None
+            self._silent[client] = None
 
     def expire(self, now_ns: int) -> None:
-        """Find clients that have shown no sign of life for too long. Called from `look_ns` on."""
-        self.look_ns = now_ns + self._liveness_ns // LOOKS
+        """Find clients that have shown no sign of life for too long."""
         for client, seen_ns in list(self.seen.items()):
             if not any(self._machine.lite.of_client(client)):
                 del self.seen[client]
             elif seen_ns + self._liveness_ns <= now_ns:
-                self.silent[client] = None
+                self._silent[client] = None
+        self._look_at(now_ns)
 
-    def drop_gone(self, plan: Plan) -> None:
+    def end_plan(self, plan: Plan) -> None:
         """Plan records that empty the sets of clients that are gone. A client that comes back starts with a new set."""
         if plan.full:
             return
-        for client in self.silent:
+        dropped: list[str] = []
+        for client in self._silent:
             keys = list(self._machine.lite.of_client(client))
             if any(self._uncommitted.configuring(_set_name(key)) is not None for key in keys):
                 continue
-            plan.lite_dropped.append(client)
+            dropped.append(client)
             for key in keys:
                 self._uncommitted.mark_name(plan.next_index, _set_name(key))
                 plan.drafts.append(control.draft(control.LiteRecord(*key, whole=True), plan.now_ms))
                 plan.count("lite_sets_dropped")
+        if dropped:
+            plan.kept.append(lambda _: self._forget(dropped))
 
-    def appended(self, plan: Plan) -> None:
-        """The plan is in the log."""
-        for client in plan.lite_dropped:
-            self.silent.pop(client, None)
+    def _forget(self, clients: list[str]) -> None:
+        for client in clients:
+            self._silent.pop(client, None)
             self.seen.pop(client, None)
 
     # Sets
 
-    def sync(self, plan: Plan, call: SyncLite) -> None:
+    def decide(self, plan: Plan, call: SyncLite) -> None:
         """Change a client's set. If it already is as requested, nothing is written."""
         lite = self._machine.lite
         key = (call.group, call.topic, call.client_id)
@@ -194,7 +201,7 @@ class LiteServer:
             return
         if call.client_id in self.seen:
             self.seen[call.client_id] = max(self.seen[call.client_id], plan.now_ns)
-        self.silent.pop(call.client_id, None)
+        self._silent.pop(call.client_id, None)
         if call.version and call.version < lite.version(key):
             plan.assured.append(Done(call.token, LiteSynced(lite.size(key))))
             return
@@ -250,11 +257,13 @@ class LiteServer:
                 return f"topic {parent} has {len(known)} lite topics with messages in this broker group; the limit is {self._topics_max}"
         return None
 
+    CALLS: ClassVar[Takers] = {SyncLite: decide}
+
     # Receives
 
-    def serve(self, plan: Plan, pair: tuple[str, str], polls: Polls) -> None:
+    def serve(self, plan: Plan, pair: Pair) -> None:
         """Serve the Receives of one client, longest waiting first, until no messages are left for them."""
-        for poll in polls.waiting(pair):
+        for poll in self._polls.waiting(pair):
             call = poll.call
             if not self._budget.open:
                 return

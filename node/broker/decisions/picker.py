@@ -29,7 +29,6 @@ from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.filters.filters import Looks
 from ledgermq.node.broker.plan import Sent
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.node.broker.state import dead_letters
 from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.entry_encoding import entry_bytes
@@ -70,6 +69,8 @@ class Rules:
     """Makes the dead letter of a message that is in flight under a lease. It returns None for one that fits no log file: that message is
     delivered once more, because it must not be lost. Without a function no dead letter can be written now, and messages that used up their
     attempts stay in place."""
+    keeps_letters: bool = False
+    """The topic is that of the group's own dead letters: a message that used up its attempts ends where it is."""
     highest_first: bool = False
     """No message of a queue is picked while a higher queue has some."""
 
@@ -241,7 +242,7 @@ class Job:
         if row is None or self._uncommitted.pending(key, offset) is not None:
             return False
         exhausted, letter_of, queue = row.attempt >= self._rules.max_attempts, self._rules.letter, key[2]
-        if exhausted and dead_letters.is_own(key[0], key[1]):
+        if exhausted and self._rules.keeps_letters:
             self.pick.passed_again.append((queue, offset))
             self.pick.ended += 1
             return True

@@ -1,7 +1,7 @@
 """Waiting Receives: the long polls of this leader by (consumer group, topic), each until it gets messages or its deadline passes.
 
-This module only keeps which Receives wait, which must be examined again, and in which queues; `planner.py` decides what they get. Every
-iteration is in order of arrival (plain dicts, never sets), so that the same inputs give the same turn.
+This module only keeps which Receives wait, which must be examined again, and in which queues; `lease_serving.py` decides what they get.
+Every iteration is in order of arrival (plain dicts, never sets), so that the same inputs give the same turn.
 
 For a pair of an ordinary consumer group that was examined to the end of its queues, the queues that may have a visible message are *known*:
 too many may be listed, but never too few. So a Receive that finds nothing, and one that comes again after such an end, examines no queue.
@@ -11,19 +11,16 @@ Whatever makes messages visible lists their queue (`arrived`) or ends the knowle
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import Receive, client_of
-from ledgermq.node.broker.queues import QueueKey
+from ledgermq.node.broker.plan import NEVER_NS, Poll
+from ledgermq.node.broker.queues import Pair, QueueKey
 
-NEVER_NS = 1 << 62
 END_GRID_NS = 20_000_000
 """A fifth of the time by which a long poll ends before its caller's deadline (`node/frontend/rocketmq/service_config.py`)."""
 
-Pair = tuple[str, str]
-"""(consumer group, stored topic), or the result of `lite_pair`"""
 KNOWN_MAX = 16_384
 """For how many pairs the queues with visible messages are known; beyond that all of them are examined again. Members of broadcasting groups
 come under names that clients choose, so this table needs a bound."""
@@ -32,15 +29,6 @@ come under names that clients choose, so this table needs a bound."""
 def lite_pair(group: str, topic: str, client: str) -> Pair:
     """The pair of a client that reads lite topics. Each client has its own set of lite topics, so it has a pair of its own."""
     return group, f"{topic}\n{client}"
-
-
-@dataclass(slots=True)
-class Poll:
-    """One Receive. `leasing`: a lease for it is in the log but not applied yet."""
-
-    call: Receive
-    pair: Pair
-    leasing: bool = False
 
 
 def _pair_of(call: Receive) -> Pair:

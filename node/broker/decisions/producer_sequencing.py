@@ -14,16 +14,19 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import ClassVar
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused
-from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProducerOpened, ResumeProducer
-from ledgermq.node.broker.plan import Plan
+from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.part import LeaderPart, Takers
+from ledgermq.node.broker.plan import NEVER_NS, Plan
+from ledgermq.node.broker.queues import Places
 from ledgermq.node.broker.state.producers import Producer, Producers, Stored
-from ledgermq.node.broker.uncommitted import UncommittedState, put_back
+from ledgermq.node.broker.uncommitted import UncommittedState, put_back, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.levels import DIGEST_LEVEL, FIRST_LEVEL
-from ledgermq.proto.types import Frame
+from ledgermq.proto.types import Frame, TopicKind
 
 PRODUCERS_MAX = 10_000
 """Limit of a broker group. Beyond it, each newly opened producer replaces the one that has been silent for longest."""
@@ -86,11 +89,15 @@ class _Standing:
     owner: str
 
 
-class ProducerSequencing:
+class ProducerSequencing(LeaderPart):
     """Producers and frames that this leader has appended and not applied yet. Empty on a follower."""
 
-    def __init__(self, producers: Producers, uncommitted: UncommittedState, producers_max: int = PRODUCERS_MAX) -> None:
+    def __init__(
+        self, places: Places, producers: Producers, uncommitted: UncommittedState, entry_bytes_max: int, producers_max: int = PRODUCERS_MAX
+    ) -> None:
+        self._places = places
         self._producers = producers
+        self._entry_bytes_max = entry_bytes_max
         self._uncommitted = uncommitted
         self._producers_max = producers_max
         self._standing: dict[int, _Standing] = {}
@@ -105,16 +112,15 @@ class ProducerSequencing:
     def __len__(self) -> int:
         return len(self._by_index)
 
-    def clear(self) -> None:
-        """Leadership is lost."""
+    def resign(self) -> None:
         self._standing.clear()
         self._ids.clear()
         self._dropped.clear()
         self._by_index.clear()
         self._next_id = 1
+        self.unapplied_index = NEVER_NS
 
     def applied(self, index: int) -> None:
-        """Every entry up to `index` is applied."""
         while self._by_index and self._by_index[0][0] <= index:
             number = self._by_index.popleft()[1]
             standing = self._standing.get(number)
@@ -128,6 +134,7 @@ class ProducerSequencing:
                     del self._ids[standing.name]
         if self._dropped:
             self._dropped = {number: at for number, at in self._dropped.items() if at > index}
+        self.unapplied_index = self._by_index[0][0] if self._by_index else NEVER_NS
 
     def _at_end(self, number: int) -> _Standing | Producer | None:
         """The producer as of the log's end; None if there is none."""
@@ -135,9 +142,9 @@ class ProducerSequencing:
 
     # Opening
 
-    def open(self, plan: Plan, call: OpenProducer, level: int) -> None:
-        """Plan a new producer, or the next epoch of a named one, in a group of this feature level."""
-        digest = call.digest and level >= DIGEST_LEVEL
+    def open(self, plan: Plan, call: OpenProducer) -> None:
+        """Plan a new producer, or the next epoch of a named one."""
+        digest = call.digest and self._places.level >= DIGEST_LEVEL
         if plan.full:
             plan.refuse(call.token, "disk-full")
             return
@@ -208,6 +215,7 @@ class ProducerSequencing:
         self._next_id = max(self._next_id, number + 1)
         self._dropped.update(dict.fromkeys(record.dropped, index))
         self._by_index.append((index, number))
+        self.unapplied_index = min(self.unapplied_index, index)
 
         def undo() -> None:
             self._by_index.pop()
@@ -221,6 +229,27 @@ class ProducerSequencing:
         self._uncommitted.on_rollback(undo)
 
     # Frames
+
+    def accept(self, plan: Plan, call: ProduceFrame) -> None:
+        """Makes the checks that do not depend on the producer. `judge` makes the others once this plan's drafts are in the
+        log."""
+        frame, config = call.frame, self._places.topics.get(call.topic)
+        if plan.full:
+            plan.refuse(call.token, "disk-full")
+        elif frame.producer_id in plan.held or self._uncommitted.configuring(topic_name(call.topic)) is not None:
+            plan.held.add(frame.producer_id)
+            plan.deferred.append(call)
+        elif config is None or not len(frame) or not 0 <= int(frame.batch.queues.min()) <= int(frame.batch.queues.max()) < config.queues:
+            plan.refuse(call.token, "unknown-topic", f"a queue of topic {call.topic}")
+        elif config.kind not in (TopicKind.NORMAL, TopicKind.MIXED):
+            plan.refuse(call.token, "wrong-kind", f"topic {call.topic} is of kind {config.kind.value}: send to it message by message")
+        elif int(frame.batch.sizes.max()) > self._entry_bytes_max:
+            plan.refuse(call.token, "too-large", f"an entry of {int(frame.batch.sizes.max())} bytes")
+        else:
+            plan.frames.append(call)
+            plan.size += len(frame.batch.data)
+
+    CALLS: ClassVar[Takers] = {OpenProducer: open, ResumeProducer: resume, ProduceFrame: accept}
 
     def judge(self, frame: Frame) -> Verdict:
         """The verdict on a frame that would be appended at the log's end."""
@@ -277,6 +306,7 @@ class ProducerSequencing:
         frames.append((frame.first_sequence, answer))
         self._standing[number] = _Standing(known.name, known.epoch, frame.next_sequence, answer.last_index, frames, known.owner)
         self._by_index.append((answer.last_index, number))
+        self.unapplied_index = min(self.unapplied_index, answer.last_index)
 
 
 def _unknown(number: int) -> Refused:

@@ -19,12 +19,12 @@ from ledgermq.node.broker.calls.outcome import UNREAD, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Pull, Pulled
 from ledgermq.node.broker.filters.filters import CallLooks, Looks
 from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.plan import NEVER_NS
 from ledgermq.node.broker.ports import ReadBudget
 
 SCAN_UNITS = 4096
 """How many units one pull examines per turn; it continues in the next turn."""
 _FIRST_UNITS = 64
-NEVER_NS = 1 << 62
 
 
 @dataclass(slots=True)

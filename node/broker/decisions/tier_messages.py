@@ -19,8 +19,8 @@ from typing import TypeVar
 import numpy as np
 
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched, TierMessage
-from ledgermq.node.broker.decisions.polls import NEVER_NS
 from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.plan import NEVER_NS
 from ledgermq.node.broker.queues import Pair, QueueKey
 from ledgermq.proto.layout import split_record
 from ledgermq.proto.properties import MESSAGE_GROUP, parse

@@ -13,13 +13,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from ledgermq.node.broker.calls.outcome import Done
+from ledgermq.node.broker.calls.send_calls import Recall, Recalled
 from ledgermq.node.broker.decisions.timer_window import Window
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.origins import origin_text
-from ledgermq.node.broker.plan import Plan
-from ledgermq.node.broker.state.timers import KIND, NEVER, SLOT_MS, SLOTS, Place, Watermark, epoch_of, first_place, key_of, slot_of
+from ledgermq.node.broker.part import LeaderPart, Takers
+from ledgermq.node.broker.plan import NEVER_NS, Plan
+from ledgermq.node.broker.state.timers import (
+    KIND,
+    NEVER,
+    RECALLED_MAX,
+    SLOT_MS,
+    SLOTS,
+    Place,
+    Watermark,
+    epoch_of,
+    first_place,
+    key_of,
+    slot_of,
+)
 from ledgermq.node.broker.uncommitted import UncommittedState, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, split_record, tags_code
@@ -79,7 +94,7 @@ class _Position(NamedTuple):
     at: int
 
 
-class TimerFiring:
+class TimerFiring(LeaderPart):
     """The timers of one broker group, on its leader. Idle on a follower."""
 
     def __init__(self, machine: Machine, uncommitted: UncommittedState) -> None:
@@ -110,16 +125,17 @@ class TimerFiring:
         """The watermark as of the log's end."""
         return self._end
 
-    def lead(self) -> None:
-        """The applied state covers every earlier term, so it is the log's end until this leader appends."""
+    def lead(self, now_ns: int) -> None:
+        """The applied state is the log's end until this leader appends."""
         self.resign()
         former = self._timers.former
         self._end, self._former = self._timers.watermark, None if former is None else former.watermark
         self._kept = _Position(self._end, self._former, 0)
+        self.pending = former is not None
 
-    def time_epoch_began(self) -> None:
+    def time_epoch_began(self, now_ns: int) -> None:
         """The record was applied; nothing was planned since it was appended."""
-        self.lead()
+        self.lead(now_ns)
 
     def resign(self) -> None:
         self._window = None
@@ -129,6 +145,8 @@ class TimerFiring:
         self._fired = False
         self._held_until_ns = 0
         self._sleep_until_ms = 0
+        self.pending = False
+        self.unapplied_index = NEVER_NS
 
     # Looking
 
@@ -148,6 +166,7 @@ class TimerFiring:
         if window is not None and not window.current:
             window.step()
         self._kept = _Position(self._end, self._former, 0 if window is None else window.at)
+        self.pending = window is not None or self._former is not None
         idle = self._former is None and (window is None or self._is_idle())
         self._sleep_until_ms = self._next_epoch() * SLOT_MS if idle else 0
 
@@ -196,7 +215,7 @@ class TimerFiring:
 
     def ready(self) -> bool:
         """Whether there is something to fire now."""
-        if self._fired or (self._window is None and self._former is None):
+        if self._fired or not self.pending:
             return False
         return self._may_fire() or (self._former is not None and self._may_end_former())
 
@@ -258,6 +277,7 @@ class TimerFiring:
         if epoch_of(draft.deliver_ms) > self._end.reach:
             self._advance(plan)
         fire_ms = self._placed(draft.deliver_ms)
+        plan.kept.append(self._keep)
         incarnation = self._machine.topics[draft.stored_topic].incarnation
         put = {REAL_TOPIC: draft.stored_topic, REAL_QUEUE: str(draft.queue), INCARNATION: str(incarnation), FIRE_MS: str(fire_ms)}
         properties = edited(draft.properties, put)
@@ -294,7 +314,7 @@ class TimerFiring:
 
     # Firing
 
-    def fire(self, plan: Plan) -> None:
+    def begin_plan(self, plan: Plan) -> None:
         """Append copies of due messages, in firing order."""
         if not self.ready():
             return
@@ -305,7 +325,7 @@ class TimerFiring:
         window, former = self._window, self._timers.former
         if former is not None and (window is None or not len(window)):
             plan.drafts.append(control.draft(control.TimersRecord(former.last.fire_ms, former.last.offset), plan.now_ms))
-            plan.fired = True
+            plan.kept.append(self._keep_fired)
             self._pass(former.last)
             return
         assert window is not None, "there is something to fire"
@@ -337,7 +357,7 @@ class TimerFiring:
             before = fire_ms, offset
         if skipped:
             plan.drafts.append(control.draft(control.TimersRecord(*before, dropped), plan.now_ms))
-        plan.fired = True
+        plan.kept.append(self._keep_fired)
         plan.size += size
 
     def _copy(self, plan: Plan, record: bytes, stored: _Stored, first: Place, at: tuple[int, int], index: int) -> Draft:
@@ -358,7 +378,27 @@ class TimerFiring:
     def _is_recalled(self, place: Place, deliver_ms: int) -> bool:
         return self._timers.is_recalled(place, deliver_ms) or self._uncommitted.configuring(recall_name(place)) is not None
 
-    def recallable(self, plan: Plan, place: Place, deliver_ms: int) -> bool:
+    def recall(self, plan: Plan, call: Recall) -> None:
+        place = Place(call.fire_ms, call.offset)
+        pending = self._uncommitted.configuring(recall_name(place))
+        if pending is not None:
+            plan.awaited.append((pending, call.token, Recalled(False)))
+        elif not self._recallable(plan, place, call.deliver_ms):
+            # The message is due, even if the entry that fired it is never committed.
+            plan.assured.append(Done(call.token, Recalled(False)))
+        elif self._timers.recalled_count + plan.recalls >= RECALLED_MAX:
+            plan.refuse(call.token, "too-many-recalls", f"{RECALLED_MAX} recalled messages of this broker group are not due yet")
+        else:
+            index = plan.next_index
+            plan.drafts.append(control.draft(control.RecallRecord(call.deliver_ms, call.fire_ms, call.offset, call.user), plan.now_ms))
+            self._uncommitted.mark_name(index, recall_name(place))
+            plan.recalls += 1
+            plan.awaited.append((index, call.token, Recalled(True)))
+            plan.count("messages_recalled")
+
+    CALLS: ClassVar[Takers] = {Recall: recall}
+
+    def _recallable(self, plan: Plan, place: Place, deliver_ms: int) -> bool:
         """Whether the message is neither delivered nor due nor recalled, so that it can be recalled."""
         if self._timers.due_ms(place, deliver_ms) <= plan.now_ms or self._timers.passed(place, deliver_ms, self._end):
             return False
@@ -380,18 +420,19 @@ class TimerFiring:
 
     # Outcome of the plan
 
-    def keep(self, plan: Plan) -> None:
+    def _keep_fired(self, plan: Plan) -> None:
+        self._flying.append(plan.next_index - 1)
+        self._keep(plan)
+
+    def _keep(self, plan: Plan) -> None:
         """The plan is in the log."""
-        last = plan.next_index - 1
         if self._planned:
-            self._stored.append((last, min(self._planned)))
+            self._stored.append((plan.next_index - 1, min(self._planned)))
             self._planned.clear()
-        if plan.fired:
-            self._flying.append(last)
+        self.unapplied_index = min(self.unapplied_index, plan.next_index - 1)
         self._kept = _Position(self._end, self._former, 0 if self._window is None else self._window.at)
 
-    def rollback(self) -> None:
-        """The log refused the plan; none of it takes effect."""
+    def withdrawn(self) -> None:
         self._end, self._former = self._kept.end, self._kept.former
         self._planned.clear()
         if self._window is not None:
@@ -399,11 +440,11 @@ class TimerFiring:
         self._fired = False
 
     def applied(self, index: int) -> None:
-        """Every entry up to `index` is applied."""
         while self._stored and self._stored[0][0] <= index:
             self._stored.popleft()
         while self._flying and self._flying[0] <= index:
             self._flying.popleft()
+        self.unapplied_index = min([*self._flying, *[last for last, _ in self._stored]], default=NEVER_NS)
 
 
 def recall_name(place: Place) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
+from ledgermq.node.broker.plan import Leased
 from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.proto.layout import HEADER_BYTES, Columns
 from ledgermq.proto.names import base_group, parent_of
@@ -37,17 +37,6 @@ class HandedOut:
     """Messages leased to a consumer group, the bytes of their records, how many of them were delivered before, and messages that became
     dead letters."""
 
-    messages: int = 0
-    bytes: int = 0
-    again: int = 0
-    dead: int = 0
-
-
-class Leased(NamedTuple):
-    """The leases that a plan has for one Receive, or (`dead`) a dead letter."""
-
-    group: str
-    topic: str
     messages: int = 0
     bytes: int = 0
     again: int = 0

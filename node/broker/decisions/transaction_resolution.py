@@ -7,6 +7,8 @@ applied, the uncommitted state marks it, and every other call about the transact
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.transaction_calls import (
     ChecksCounted,
@@ -22,6 +24,7 @@ from ledgermq.node.broker.decisions.deduplication import mark_ids, without_dupli
 from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import LeaderPart, Takers
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.state.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft, half_record
 from ledgermq.node.broker.uncommitted import UncommittedState, topic_name
@@ -33,14 +36,13 @@ from ledgermq.proto.properties import MESSAGE_ID, PROPERTIES_MAX, parse
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft
 
-Transactional = Prepare | Resolve | Overdue | CountChecks
 _ROW_BYTES = 64
 _CHECK_BYTES = 8 << 20
 """How many bytes of half messages are read for the checks of one call; at least one message is read. The others come again later."""
 _DROPS = (CHECKS, AGE)
 
 
-class TransactionResolver:
+class TransactionResolver(LeaderPart):
     """The leader's rules about transactions. Stateless except for the clock of checks."""
 
     def __init__(
@@ -52,20 +54,9 @@ class TransactionResolver:
         self._entry_bytes_max = entry_bytes_max
         self._rules = rules
 
-    def take(self, plan: Plan, call: Transactional) -> None:
-        """Decide one call."""
-        if isinstance(call, Prepare):
-            self._prepare(plan, call)
-        elif isinstance(call, Resolve):
-            self._resolve(plan, call)
-        elif isinstance(call, Overdue):
-            self._overdue(plan, call)
-        else:
-            self._count(plan, call)
-
     # Half messages
 
-    def _prepare(self, plan: Plan, call: Prepare) -> None:
+    def prepare(self, plan: Plan, call: Prepare) -> None:
         """Half messages are checked against their real topic. They are always acknowledged as durable, whatever the topic's class: an id
         that a client holds must identify the same half for ever."""
         if plan.full:
@@ -116,7 +107,7 @@ class TransactionResolver:
 
     # Their end
 
-    def _resolve(self, plan: Plan, call: Resolve) -> None:
+    def resolve(self, plan: Plan, call: Resolve) -> None:
         outcome = COMMIT if call.commit else ROLLBACK
         pending = self._pending(call.offset)
         if pending is not None:
@@ -153,7 +144,7 @@ class TransactionResolver:
 
     def _end(self, plan: Plan, offset: int, how: str) -> int:
         """A half ends without becoming visible. Returns the index of the entry that records it."""
-        index = plan.transaction_index()
+        index = plan.shared_index(_transaction_record)
         plan.ended.append((offset, how))
         plan.rows += 1
         self._uncommitted.mark_name(index, half_name(offset, how))
@@ -180,7 +171,7 @@ class TransactionResolver:
 
     # Checks
 
-    def _overdue(self, plan: Plan, call: Overdue) -> None:
+    def overdue(self, plan: Plan, call: Overdue) -> None:
         """Lists the due halves. Those that exceeded their checks or age end here instead."""
         due: list[tuple[int, str]] = []
         dropped: list[tuple[int, str, str]] = []
@@ -207,7 +198,7 @@ class TransactionResolver:
             return CHECKS
         return AGE if now_ms - half.stored_ms > self._rules.age_max_ms else None
 
-    def _count(self, plan: Plan, call: CountChecks) -> None:
+    def count_checks(self, plan: Plan, call: CountChecks) -> None:
         """A check is counted before it is sent, so that changes of leaders never cause more checks than allowed."""
         halves: list[UndecidedHalf] = []
         index = -1
@@ -220,7 +211,7 @@ class TransactionResolver:
                 continue
             if size >= _CHECK_BYTES:
                 break
-            index = plan.transaction_index()
+            index = plan.shared_index(_transaction_record)
             plan.checked.append((offset, half.checks + 1))
             plan.rows += 1
             self._uncommitted.mark_name(index, checked_name(offset))
@@ -232,6 +223,18 @@ class TransactionResolver:
             plan.done.append(Done(call.token, ChecksCounted(())))
         else:
             plan.awaited.append((index, call.token, ChecksCounted(tuple(halves))))
+
+    CALLS: ClassVar[Takers] = {Prepare: prepare, Resolve: resolve, Overdue: overdue, CountChecks: count_checks}
+
+    def lead(self, now_ns: int) -> None:
+        self._clock.lead(now_ns)
+
+    def resign(self) -> None:
+        self._clock.resign()
+
+
+def _transaction_record(plan: Plan) -> control.TransactionRecord:
+    return control.TransactionRecord(tuple(plan.ended), tuple(plan.checked))
 
 
 def half_name(offset: int, how: str) -> str:

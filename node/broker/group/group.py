@@ -23,23 +23,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
 from ledgermq.node.broker.calls.member_calls import (
-    Appointed,
     BeginTimeEpoch,
-    ChangeMembers,
-    HandOver,
     MembersChanged,
-    Prefer,
     RaiseLevel,
-    Returned,
     TimeEpochBegun,
 )
 from ledgermq.node.broker.calls.operator_calls import Kept
-from ledgermq.node.broker.calls.outcome import Call, Done, Refused
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused, kinds_of_calls
 from ledgermq.node.broker.calls.read_calls import Pull
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
 from ledgermq.node.broker.calls.tier_calls import TierFetch
@@ -50,10 +45,11 @@ from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, p
 from ledgermq.node.broker.group.freshness import Freshness
 from ledgermq.node.broker.group.handovers import Handovers
 from ledgermq.node.broker.group.memberships import MemberRequest, Memberships
-from ledgermq.node.broker.group.reads import Assured, Read, Reads
-from ledgermq.node.broker.leader import DECIDED, Leader, LeaderSettings
-from ledgermq.node.broker.machine import Machine, last_store_ms
-from ledgermq.node.broker.plan import Plan
+from ledgermq.node.broker.group.reads import Assured, Reads
+from ledgermq.node.broker.leader import DECIDED, PARTS, Leader, LeaderSettings
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import Takers, handlers, last_store_ms
+from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.broker.recent import Recent
 from ledgermq.node.broker.state.producers import Stored
@@ -74,7 +70,6 @@ _READ_BYTES = 1 << 20
 # A turn runs on the event loop: heartbeats, peers and clients wait while it applies. 1 MiB of small messages takes some 15 ms.
 _APPLY_BYTES_PER_TURN = 1 << 20
 _RETRY_NS = 100_000_000
-_NEVER_NS = 1 << 62
 _SETTLING_NS = 1_000_000_000
 UNCONFIRMED_MAX = 1 << 20
 """How many entries a master may acknowledge alone before the in-sync set confirms them. Entries not yet applied are kept in memory."""
@@ -116,8 +111,8 @@ class _Turn:
     done: list[Done] = field(default_factory=list)
     packets: list[tuple[str, PeerPacket]] = field(default_factory=list)
     sync: SyncTicket | None = None
-    wake_at_ns: int = _NEVER_NS
-    replica_wake_at_ns: int = _NEVER_NS
+    wake_at_ns: int = NEVER_NS
+    replica_wake_at_ns: int = NEVER_NS
     applied_bytes: int = 0
     changed: bool = False
     ha_requests: list[HaRequest] = field(default_factory=list)
@@ -147,7 +142,8 @@ class Group:
         self.leader = self.leader_type(machine, settings)
         self._handovers = Handovers(node, replicator, settings.preferred)
         self._reads = Reads(replicator, machine, settings.budget)
-        self.memberships = Memberships(replicator)
+        self.memberships = Memberships(replicator, machine)
+        self._takers = handlers((self, self._handovers, self._reads, self.memberships), "ARRIVALS")
         self._level_index = -1
         """The last level record that this replica appended since it leads."""
         self._time_epoch_index = -1
@@ -160,7 +156,7 @@ class Group:
         self._led_since_ns = 0
         self._due_ns = 0
         """Before this time the decisions have nothing to do, unless a call is taken, an entry applied, or the role changes."""
-        self._wake_ns = _NEVER_NS
+        self._wake_ns = NEVER_NS
         """When the decisions need the next turn."""
         self._missing_isr = 0
         """How many more replicas must be in sync before the master can commit anything, as of this turn."""
@@ -284,34 +280,24 @@ class Group:
         others: list[Call] = []
         decided = 0
         for call in calls:
-            if type(call) in DECIDED:
-                others.append(call)
-                decided += 1
-            elif isinstance(call, Pull) and not self.leader.serving and self._is_cold(call, turn.now_ns):
-                self._reads.pulls.take(call)
-            elif isinstance(call, Read):
-                turn.done += self._reads.take(call, serving=self.leader.serving)
-            elif isinstance(call, HandOver):
-                turn.done += self._handovers.take(call, turn.now_ns, serving=self.leader.serving)
-            elif isinstance(call, Prefer):
-                self._handovers.prefer(call.node)
-            elif isinstance(call, ChangeMembers):
-                serving = self.leader.serving or (call.kind == "minimum" and self._master_begins)
-                turn.done += self.memberships.take(call, serving=serving, members=self.machine.members)
-            elif isinstance(call, RaiseLevel):
-                turn.done += self.memberships.take_level(call, serving=self.leader.serving, level=self.machine.level)
-            elif isinstance(call, BeginTimeEpoch):
-                turn.done += self.memberships.take_time_epoch(call, serving=self.leader.serving)
-            elif isinstance(call, Returned):
-                self.memberships.on_returned(call)
-            elif isinstance(call, Appointed):
-                self.replicator.appointed(turn.now_ns, call.appointment)
-            else:
-                if isinstance(call, CancelReceive):
-                    turn.done += self._reads.pulls.cancel(call.receive)
-                others.append(call)
+            take = self._takers.get(type(call))
+            if take is not None:
+                turn.done += take(call, turn.now_ns, serving=self.leader.serving)
+                continue
+            decided += type(call) in DECIDED
+            if isinstance(call, CancelReceive):
+                turn.done += self._reads.pulls.cancel(call.receive)
+            others.append(call)
         turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
         return decided < len(calls)
+
+    def _take_pull(self, call: Pull, now_ns: int, *, serving: bool) -> list[Done]:
+        if serving or not self._is_cold(call, now_ns):
+            return self._reads.take(call, now_ns, serving=serving)
+        self._reads.pulls.take(call)
+        return []
+
+    ARRIVALS: ClassVar[Takers] = {Pull: _take_pull}
 
     def _is_cold(self, call: Pull, now_ns: int) -> bool:
         """Whether this follower can answer a pull as the leader would: its state is fresh enough and the offset is far from the log's
@@ -386,7 +372,7 @@ class Group:
             if appointment is not None and appointment.forced and appointment.epoch == leads:
                 records.append(control.ForcedRecord(leads, self.node, index - 1))
             if self._append(turn, [control.draft(record, turn.now_ms) for record in records], control_only=True) is not None:
-                self._term_start = index
+                self._term_start, self.memberships.term_begun = index, True
 
     def _rebuild_sequencer(self) -> None:
         """Entries in the log beyond the applied state determine the next queue offsets, whichever leader appended them."""
@@ -520,7 +506,7 @@ class Group:
             return self.replicator.role is Role.LEADER and self._propose_trims(turn)
         turn.done += self.leader.appended(plan, *columns)
         for told in plan.assured:
-            turn.done += self._reads.take(Assured(told.token, told.outcome), serving=self.leader.serving)
+            turn.done += self._reads.take(Assured(told.token, told.outcome), turn.now_ns, serving=self.leader.serving)
         return (bool(plan.frames) and self._append_frames(turn, plan.frames)) or bool(plan.drafts)
 
     def _append_frames(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> bool:
@@ -542,7 +528,7 @@ class Group:
             if isinstance(verdict, Later):
                 self.leader.await_entry(verdict.index, call.token, verdict.outcome)
             elif isinstance(verdict, IfLeading):
-                turn.done += self._reads.take(Assured(call.token, verdict.outcome), serving=self.leader.serving)
+                turn.done += self._reads.take(Assured(call.token, verdict.outcome), turn.now_ns, serving=self.leader.serving)
             elif isinstance(verdict, InLog):
                 turn.done += self._certified([Done(call.token, self._answer_in_log(verdict.frame))])
             else:
@@ -591,7 +577,7 @@ class Group:
     def _change_members(self, turn: _Turn) -> bool:
         """Append the due membership and level records, one entry each; True if one was appended."""
         appended = False
-        while (self.leader.serving or self._master_begins) and not (turn.full or turn.stalled):
+        while (self.leader.serving or self.memberships.master_begins) and not (turn.full or turn.stalled):
             request = self.memberships.due(turn.now_ns)
             if request is None:
                 break
@@ -610,11 +596,6 @@ class Group:
                 members = self.memberships.in_force()
                 self.leader.await_entry(members.index, request.token, MembersChanged(members))
         return appended
-
-    @property
-    def _master_begins(self) -> bool:
-        """Whether this is a master that need not serve yet to change members; the core says which changes."""
-        return self._term_start is not None and self.replicator.members.rule is Rule.IN_SYNC
 
     def _objection_to(self, request: MemberRequest) -> str | None:
         """Why the group's feature level forbids a change."""
@@ -734,9 +715,9 @@ class Group:
                 self._sequencer.forget(effects.vanished)
             if self.leader.serving:
                 if effects.time_epoch:
-                    self.leader.timer_firing.time_epoch_began()
+                    self.leader.timer_firing.time_epoch_began(turn.now_ns)
                 if effects.touched:
-                    self.leader.touched(turn.now_ns, effects.touched)
+                    self.leader.lease_server.touched(turn.now_ns, effects.touched)
                 for offset in effects.halves:
                     self.leader.checks.touched(turn.now_ns, offset)
                 self.leader.arrived(effects)
@@ -778,7 +759,7 @@ class Group:
         now_ns, leader, pulls, handovers = turn.now_ns, self.leader, self._reads.pulls, self._handovers
         if leader.term is None and not (turn.stalled or handovers.waiting or pulls.waiting):
             # A follower decides nothing, and no call waits here.
-            self._wake_ns = self._due_ns = _NEVER_NS
+            self._wake_ns = self._due_ns = NEVER_NS
             return
         turn.done += leader.due(now_ns) + pulls.due(now_ns)
         if leader.serving and handovers.looks:
@@ -796,7 +777,7 @@ class Group:
         wake_ns = min(wake_ns, pulled_ns)
         if handovers.waiting:
             wake_ns = min(wake_ns, handovers.wake_at_ns())
-        if leader.serving or self._master_begins:
+        if leader.serving or self.memberships.master_begins:
             retry_ns, due_ns = self.memberships.next_times_ns()
             if not (turn.full or turn.stalled):
                 # Without space no change of members is tried, so its time would stay in the past.
@@ -889,6 +870,11 @@ class Group:
     def status(self) -> ReplicaStatus:
         """The replica's own status with the applied index filled in."""
         return self.machine.fill_status(self.replicator.status())
+
+
+_TAKEN = [*handlers(PARTS, "CALLS"), *handlers((*PARTS, Leader, Group, Handovers, Reads, Memberships), "ARRIVALS")]
+# A call that no part takes, or two, is found here and not by a client whose call is never answered.
+assert len(_TAKEN) == len(set(_TAKEN)) and set(_TAKEN) == kinds_of_calls(), set(_TAKEN) ^ kinds_of_calls()
 
 
 def _entry_bytes(draft: Draft) -> int:

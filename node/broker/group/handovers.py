@@ -8,8 +8,11 @@ twice as long, whatever the reason.
 
 from __future__ import annotations
 
-from ledgermq.node.broker.calls.member_calls import HandedOver, HandingOver, HandOver
+from typing import ClassVar
+
+from ledgermq.node.broker.calls.member_calls import HandedOver, HandingOver, HandOver, Prefer
 from ledgermq.node.broker.calls.outcome import Done, Refused
+from ledgermq.node.broker.part import Takers
 from ledgermq.node.broker.ports import Replicator
 from ledgermq.proto.types import Role
 from ledgermq.raft.transfer import Cause
@@ -93,6 +96,12 @@ class Handovers:
             return [Done(call.token, Refused("transfer-refused", self._node, refusal))]
         self.waiting.append(call)
         return []
+
+    def take_preference(self, call: Prefer, now_ns: int, *, serving: bool) -> list[Done]:
+        self.prefer(call.node)
+        return []
+
+    ARRIVALS: ClassVar[Takers] = {HandOver: take, Prefer: take_preference}
 
     def look(self, now_ns: int) -> list[Done]:
         """Answer the callers whose handover has ended, or whose time is up."""

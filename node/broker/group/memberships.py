@@ -16,17 +16,28 @@ takes effect only if they do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, ChangeMembers, GroupMembers, MembersChanged, RaiseLevel, Returned
+from ledgermq.node.broker.calls.member_calls import (
+    Appointed,
+    BeginTimeEpoch,
+    ChangeMembers,
+    GroupMembers,
+    MembersChanged,
+    RaiseLevel,
+    Returned,
+)
 from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Done, Refused
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import Takers
+from ledgermq.node.broker.plan import NEVER_NS
 from ledgermq.node.broker.ports import Replicator
 from ledgermq.node.broker.state.member_forms import from_raft
 from ledgermq.raft.config import Rule
 from ledgermq.raft.membership import Change, MemberChange, NotYet
 
-NEVER_NS = 1 << 62
 AGAIN_NS = 100_000_000
 """Interval between attempts of a change that the leader has to make by itself."""
 _LOST = "came back with another, empty directory"
@@ -45,8 +56,11 @@ class MemberRequest:
 class Memberships:
     """Pending member changes of one replica. Used only by the group's turns."""
 
-    def __init__(self, replicator: Replicator) -> None:
+    def __init__(self, replicator: Replicator, machine: Machine) -> None:
         self._replicator = replicator
+        self._machine = machine
+        self.term_begun = False
+        """Whether this replica leads and its term-start record is in its log."""
         self._asked: list[MemberRequest | RaiseLevel | BeginTimeEpoch] = []
         self._owed: list[MemberRequest] = []
         self._returned: dict[str, str] = {}
@@ -55,8 +69,15 @@ class Memberships:
         self.objections: dict[str, str] = {}
         """Node that came back → why it has not regained its former place, for people."""
 
-    def take(self, call: ChangeMembers, *, serving: bool, members: GroupMembers | None) -> list[Done]:
-        """Accept a change; `members` are as of the applied index. Returns the answers that need no record."""
+    @property
+    def master_begins(self) -> bool:
+        """Whether this is a master that need not serve yet to change members; the core says which changes."""
+        return self.term_begun and self._replicator.members.rule is Rule.IN_SYNC
+
+    def take(self, call: ChangeMembers, now_ns: int, *, serving: bool) -> list[Done]:
+        """Accept a change. Returns the answers that need no record. A master takes another minimum before it serves."""
+        members = self._machine.members
+        serving = serving or (call.kind == "minimum" and self.master_begins)
         if not serving or members is None:
             return [Done(call.token, Refused("not-leader", self._replicator.leader))]
         if self._is_so(call, members):
@@ -70,16 +91,16 @@ class Memberships:
         self._asked.append(MemberRequest(change, call.token, call.level_max))
         return []
 
-    def take_level(self, call: RaiseLevel, *, serving: bool, level: int) -> list[Done]:
-        """Accept a raise; `level` is as of the applied index. Returns the answers that need no record."""
+    def take_level(self, call: RaiseLevel, now_ns: int, *, serving: bool) -> list[Done]:
+        """Accept a raise. Returns the answers that need no record."""
         if not serving:
             return [Done(call.token, Refused("not-leader", self._replicator.leader))]
-        if call.record.level <= level:
+        if call.record.level <= self._machine.level:
             return [Done(call.token, Kept())]
         self._asked.append(call)
         return []
 
-    def take_time_epoch(self, call: BeginTimeEpoch, *, serving: bool) -> list[Done]:
+    def take_time_epoch(self, call: BeginTimeEpoch, now_ns: int, *, serving: bool) -> list[Done]:
         """Accept a request for a time epoch. Returns the answer that needs no record."""
         if not serving:
             return [Done(call.token, Refused("not-leader", self._replicator.leader))]
@@ -112,9 +133,22 @@ class Memberships:
             return call.node in members.voters and same
         return call.kind == "demote" and call.node in members.learners - members.returning and same
 
-    def on_returned(self, call: Returned) -> None:
+    def take_returned(self, call: Returned, now_ns: int, *, serving: bool) -> list[Done]:
         """Remember a node that came back, on every replica: the next leader needs it too."""
         self._returned[call.node] = call.incarnation
+        return []
+
+    def take_appointment(self, call: Appointed, now_ns: int, *, serving: bool) -> list[Done]:
+        self._replicator.appointed(now_ns, call.appointment)
+        return []
+
+    ARRIVALS: ClassVar[Takers] = {
+        ChangeMembers: take,
+        RaiseLevel: take_level,
+        BeginTimeEpoch: take_time_epoch,
+        Returned: take_returned,
+        Appointed: take_appointment,
+    }
 
     def due(self, now_ns: int) -> MemberRequest | RaiseLevel | BeginTimeEpoch | None:
         """The next change to try, on a leader that serves or that is a master; None if there is none now. Requested changes are tried once,
@@ -157,6 +191,7 @@ class Memberships:
 
     def resign(self) -> list[Done]:
         """Leadership is lost. None of the pending changes was appended."""
+        self.term_begun = False
         asked, self._asked = self._asked, []
         self._owed.clear()
         self.objections = {}

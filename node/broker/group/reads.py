@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ledgermq.node.broker.calls.outcome import Done, Refused, Result
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, FindOffset, OffsetRead, Peek, Peeked, Pull, ReadOffset
 from ledgermq.node.broker.decisions.pulls import Pulls
 from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import Takers
 from ledgermq.node.broker.ports import ReadBudget, Replicator
 
 Read = Peek | Pull | ReadOffset | FindOffset | Confirm
@@ -55,12 +57,14 @@ class Reads:
     def __len__(self) -> int:
         return len(self._fresh) + sum(map(len, self._asked.values())) + len(self._indexed)
 
-    def take(self, call: _Asked, *, serving: bool) -> list[Done]:
+    def take(self, call: _Asked, now_ns: int, *, serving: bool) -> list[Done]:
         """Accept a read; only a leader whose state covers every earlier term does. Returns the answers that need no waiting."""
         if not serving:
             return [Done(call.token, self._not_leader())]
         self._fresh.append(call)
         return []
+
+    ARRIVALS: ClassVar[Takers] = dict.fromkeys((Peek, ReadOffset, FindOffset, Confirm), take)
 
     def ask(self, now_ns: int) -> bool:
         """Ask for the read index of the new calls. Returns whether there are any."""

@@ -21,11 +21,12 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ledgermq.node.broker.part import Effects, StatePart
+from ledgermq.node.broker.plan import Known
 from ledgermq.proto.layout import Buffer, Columns, split_record
 from ledgermq.proto.levels import CONTENT_LEVEL
 from ledgermq.proto.names import TIMER_TOPIC, WAITING_TOPICS, parent_of
@@ -44,16 +45,6 @@ _MS_BITS = 48
 _PACKED_BYTES = 24
 
 
-class Place(NamedTuple):
-    """Where the first message with an id was stored: in its topic, or in the waiting topic that held it."""
-
-    store_ms: int
-    queue: int
-    offset: int
-    fire_ms: int = 0
-    """When the slot of a delayed message is due; 0 for others."""
-
-
 class Ids(StatePart):
     """The ids of one broker group."""
 
@@ -66,7 +57,7 @@ class Ids(StatePart):
         self.forgotten_early = 0
         """How many ids this process forgot before their window ended. Not part of the state: it starts at 0 in every process."""
 
-    def find(self, topic: str, key: bytes, message_id: str, since_ms: int) -> Place | None:
+    def find(self, topic: str, key: bytes, message_id: str, since_ms: int) -> Known | None:
         """The place of the message with this key, or of one with this id from before `CONTENT_LEVEL`, if it was stored at `since_ms` or
         later."""
         known = self._of_topic.get(topic)
@@ -78,7 +69,7 @@ class Ids(StatePart):
         place = _unpacked(packed)
         return place if place.store_ms >= since_ms else None
 
-    def apply(self, topic: str, key: bytes, place: Place, window_ms: int) -> None:
+    def apply(self, topic: str, key: bytes, place: Known, window_ms: int) -> None:
         """Apply a message with this key."""
         known = self._of_topic.setdefault(topic, OrderedDict())
         while known and _unpacked(next(iter(known.values()))).store_ms < place.store_ms - window_ms:
@@ -170,15 +161,15 @@ _CONTENT = b"LedgerMQ content"
 """Keeps these digests apart from those of ids alone."""
 
 
-def _packed(place: Place) -> int:
+def _packed(place: Known) -> int:
     """Packs a place into one integer, which takes a third of a tuple's memory."""
     return ((place.offset << _QUEUE_BITS | place.queue) << _MS_BITS | place.fire_ms) << _MS_BITS | place.store_ms
 
 
-def _unpacked(packed: int) -> Place:
+def _unpacked(packed: int) -> Known:
     rest = packed >> 2 * _MS_BITS
     times = packed & (1 << _MS_BITS) - 1, packed >> _MS_BITS & (1 << _MS_BITS) - 1
-    return Place(times[0], rest & (1 << _QUEUE_BITS) - 1, rest >> _QUEUE_BITS, times[1])
+    return Known(times[0], rest & (1 << _QUEUE_BITS) - 1, rest >> _QUEUE_BITS, times[1])
 
 
 # -- applying
@@ -190,7 +181,7 @@ class NewId:
 
     topic: str
     key: bytes
-    place: Place
+    place: Known
 
 
 def new_ids(entries: Range, columns: Columns, windows: Collection[str], level: int) -> Iterator[NewId]:
@@ -208,5 +199,5 @@ def new_ids(entries: Range, columns: Columns, windows: Collection[str], level: i
             topic = properties.get(REAL_TOPIC, "")
         if MESSAGE_ID in properties and parent_of(topic) in windows:
             store_ms = int.from_bytes(record[_STORE_MS], "big", signed=True)
-            place = Place(store_ms, int(columns.queues[at]), int(columns.queue_offsets[at]), fire_ms)
+            place = Known(store_ms, int(columns.queues[at]), int(columns.queue_offsets[at]), fire_ms)
             yield NewId(parent_of(topic), key_of(level, topic, properties, record[BODY_AT:body_end]), place)

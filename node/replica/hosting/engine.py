@@ -227,7 +227,7 @@ class Engine:
         if len(self._waiting) >= self._max_calls:
             future.set_result(Refused("busy", detail=f"more than {self._max_calls} calls are open on this node"))
             return future
-        self._waiting[call.token] = future  # type: ignore[union-attr]  # calls without a token go through `notify`
+        self._waiting[call.token] = future
         self.notify(group, call)
         return future
 
