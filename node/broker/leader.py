@@ -38,7 +38,6 @@ from ledgermq.node.broker.decisions.retention_records import RetentionRecords
 from ledgermq.node.broker.decisions.send_admission import SendAdmission
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.decisions.timer_firing import TimerFiring, fire_times
-from ledgermq.node.broker.decisions.traffic import Traffic
 from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.flush import Durability, FlushPolicy
@@ -46,6 +45,7 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects, LeaderPart, Takers, handlers
 from ledgermq.node.broker.plan import NEVER_NS, PLAN_BYTES, Awaited, Plan
 from ledgermq.node.broker.ports import ReadBudget, Unlimited
+from ledgermq.node.broker.queries.traffic import Traffic
 from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.names import CONFIG_TOPIC, STORAGE_TOPIC, TIMER_TOPIC
 from ledgermq.proto.types import Range

@@ -16,9 +16,9 @@ from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.decisions import picker
 from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.group.backlog import positions
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.broker.queries.backlog import positions
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.message_record import decode_record

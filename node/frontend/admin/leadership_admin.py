@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, HandedOver, HandingOver, HandOver, TimeEpochBegun
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.broker.group.leadership_history import LeadershipEvent, merged
+from ledgermq.node.broker.queries.leadership_history import LeadershipEvent, merged
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime.deadlines import within

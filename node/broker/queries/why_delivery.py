@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX
 from ledgermq.node.broker.calls.group_view import Why
-from ledgermq.node.broker.group.trace import Event
+from ledgermq.node.broker.queries.trace import Event
 from ledgermq.proto import units
 
 RANKS = (
