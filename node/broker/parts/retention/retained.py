@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ledgermq.node.broker.part import Effects, StatePart, Takers
-from ledgermq.node.broker.state.file_tree import FileTree
+from ledgermq.node.broker.parts.retention.file_tree import FileTree
 from ledgermq.proto.control import SealRecord, TrimRecord
 
 TRIMS_KEPT = 64
