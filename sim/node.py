@@ -16,9 +16,9 @@ from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects
+from ledgermq.node.broker.parts.members.member_forms import as_raft
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket, reading
 from ledgermq.node.broker.restoring import restore
-from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto.control import UnknownControlRecord

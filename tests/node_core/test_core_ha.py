@@ -14,8 +14,8 @@ from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest, weakest
 from ledgermq.node.broker.group import group
 from ledgermq.node.broker.group.group import TurnOutput
-from ledgermq.node.broker.group.memberships import AGAIN_NS
 from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.members.memberships import AGAIN_NS
 from ledgermq.proto.levels import MINIMUM_LEVEL
 from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind
 from ledgermq.raft.config import HaRules, Members, Rule

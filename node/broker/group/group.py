@@ -43,12 +43,12 @@ from ledgermq.node.broker.decisions.producer_sequencing import Append, IfLeading
 from ledgermq.node.broker.decisions.sequencer import Assignment, Sequencer
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
 from ledgermq.node.broker.group.freshness import Freshness
-from ledgermq.node.broker.group.handovers import Handovers
-from ledgermq.node.broker.group.memberships import MemberRequest, Memberships
 from ledgermq.node.broker.group.reads import Assured, Reads
 from ledgermq.node.broker.leader import DECIDED, PARTS, Leader, LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Takers, handlers, last_store_ms
+from ledgermq.node.broker.parts.members.handovers import Handovers
+from ledgermq.node.broker.parts.members.memberships import MemberRequest, Memberships
 from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.broker.recent import Recent

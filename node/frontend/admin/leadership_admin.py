@@ -2,7 +2,7 @@
 and begin a time epoch.
 
 A transfer is forwarded to the leader, as every call is, and answered there. The history is collected from every replica and merged here.
-`raft/` and `node/broker/group/handovers.py` decide what a handover does and when it is allowed.
+`raft/` and `node/broker/parts/members/handovers.py` decide what a handover does and when it is allowed.
 """
 
 from __future__ import annotations

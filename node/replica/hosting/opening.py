@@ -19,9 +19,9 @@ from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.members.member_forms import as_raft
 from ledgermq.node.broker.ports import Unreadable, reading
 from ledgermq.node.broker.restoring import restore
-from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.background.scrubbing import Plan
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica

@@ -32,9 +32,9 @@ from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Done, Refused
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Takers
+from ledgermq.node.broker.parts.members.member_forms import from_raft
 from ledgermq.node.broker.plan import NEVER_NS
 from ledgermq.node.broker.ports import Replicator
-from ledgermq.node.broker.state.member_forms import from_raft
 from ledgermq.raft.config import Rule
 from ledgermq.raft.membership import Change, MemberChange, NotYet
 
