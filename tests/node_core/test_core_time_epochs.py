@@ -13,7 +13,7 @@ from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, RaiseLevel, 
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import OpenProducer, Produce, Produced, ProducerOpened, Recall, Recalled
-from ledgermq.node.broker.decisions import timer_firing
+from ledgermq.node.broker.parts.timers import timer_firing
 from ledgermq.node.broker.state.producers import UNNAMED_MS, Producers
 from ledgermq.node.broker.state.transactions import Half, Transactions
 from ledgermq.proto import control

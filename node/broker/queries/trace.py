@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
+from ledgermq.node.broker.parts.timers.timers import slot_of
 from ledgermq.node.broker.state.dead_letters import is_own
-from ledgermq.node.broker.state.timers import slot_of
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
 from ledgermq.proto import control, units
 from ledgermq.proto.layout import record_columns

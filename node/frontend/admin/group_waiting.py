@@ -14,7 +14,7 @@ import numpy as np
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Recall, Recalled
 from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
-from ledgermq.node.broker.state.timers import SLOTS, Place, first_place, slot_of
+from ledgermq.node.broker.parts.timers.timers import SLOTS, Place, first_place, slot_of
 from ledgermq.node.broker.state.transactions import half_record
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, message_of, name_of
 from ledgermq.node.frontend.ports import Engine

@@ -4,7 +4,7 @@ A waiting message is on the timer topic, in the queue that is the *slot* of its 
 read as columns, so pending messages take no heap memory (I11). Timers fire in the order of (fire time, queue offset); for messages of one
 slot this is the order of `key_of` within an epoch (one minute of fire times, held by one slot). A fired message is a copy that names its
 origin, and the watermark is the place of the last one: every timer at or below it is done. Two rules of the leader keep this sound, and
-`node/broker/decisions/timer_firing.py` obeys them: it stores nothing at or below the watermark as of the log's end, and nothing `SLOTS`
+`node/broker/parts/timers/timer_firing.py` obeys them: it stores nothing at or below the watermark as of the log's end, and nothing `SLOTS`
 epochs or more above it. So a slot holds pending messages of one epoch only, behind all messages of earlier ones.
 
 A *time epoch* (`ledgermq.proto.time_epochs`; the epochs above are minutes) may begin at a time that the watermark is ahead of. Then the

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ledgermq.node.broker.parts.timers.timers import SLOT_MS, SLOTS, key_of
 from ledgermq.node.broker.ports import Messages
-from ledgermq.node.broker.state.timers import SLOT_MS, SLOTS, key_of
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.types import I32, I64
 

@@ -17,12 +17,11 @@ from typing import ClassVar, NamedTuple
 
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Recall, Recalled
-from ledgermq.node.broker.decisions.timer_window import Window
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.origins import origin_text
 from ledgermq.node.broker.part import LeaderPart, Takers
-from ledgermq.node.broker.plan import NEVER_NS, Plan
-from ledgermq.node.broker.state.timers import (
+from ledgermq.node.broker.parts.timers.timer_window import Window
+from ledgermq.node.broker.parts.timers.timers import (
     KIND,
     NEVER,
     RECALLED_MAX,
@@ -35,6 +34,7 @@ from ledgermq.node.broker.state.timers import (
     key_of,
     slot_of,
 )
+from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.uncommitted import UncommittedState, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, split_record, tags_code
