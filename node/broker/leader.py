@@ -36,13 +36,13 @@ from ledgermq.node.broker.decisions.polls import END_GRID_NS, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
 from ledgermq.node.broker.decisions.send_admission import SendAdmission
 from ledgermq.node.broker.decisions.tier_messages import TierMessages
-from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
-from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects, LeaderPart, Takers, handlers
 from ledgermq.node.broker.parts.retention.retention_records import RetentionRecords
 from ledgermq.node.broker.parts.timers.timer_firing import TimerFiring, fire_times
+from ledgermq.node.broker.parts.transactions.transaction_checks import CheckClock, TransactionRules
+from ledgermq.node.broker.parts.transactions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.plan import NEVER_NS, PLAN_BYTES, Awaited, Plan
 from ledgermq.node.broker.ports import ReadBudget, Unlimited
 from ledgermq.node.broker.queries.traffic import Traffic

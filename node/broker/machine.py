@@ -20,6 +20,7 @@ from ledgermq.node.broker.part import Effects, StatePart, Takers, handlers, last
 from ledgermq.node.broker.parts.members.member_forms import export_members, members_of, restore_members
 from ledgermq.node.broker.parts.retention.retained import Retained, Trimmed
 from ledgermq.node.broker.parts.timers.timers import Timers
+from ledgermq.node.broker.parts.transactions.transactions import NewHalf, Transactions, half_messages
 from ledgermq.node.broker.ports import Queues
 from ledgermq.node.broker.queues import LiteKey, Places, QueueKey, Topic, Touched
 from ledgermq.node.broker.state.committed_offsets import Offsets
@@ -28,7 +29,6 @@ from ledgermq.node.broker.state.letters import Letters
 from ledgermq.node.broker.state.lite import LiteSets
 from ledgermq.node.broker.state.message_ids import Ids
 from ledgermq.node.broker.state.producers import Producers
-from ledgermq.node.broker.state.transactions import NewHalf, Transactions, half_messages
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import Columns, record_columns

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.member_calls import RaiseLevel
-from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.calls.outcome import Kept, Refused
+from ledgermq.node.broker.calls.operator_calls import Configure, Kept
+from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.broker.decisions.leases import LeaseTimes

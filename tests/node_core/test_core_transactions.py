@@ -22,10 +22,10 @@ from ledgermq.node.broker.calls.transaction_calls import (
     UndecidedHalf,
 )
 from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
 from ledgermq.node.broker.leader import LeaderSettings
-from ledgermq.node.broker.state import transactions
-from ledgermq.node.broker.state.transactions import ENDED_MAX, Half, Transactions
+from ledgermq.node.broker.parts.transactions import transactions
+from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
+from ledgermq.node.broker.parts.transactions.transactions import ENDED_MAX, Half, Transactions
 from ledgermq.node.replica.retention.retention_facts import half_pin
 from ledgermq.proto import control
 from ledgermq.proto.message_record import decode_record

@@ -118,8 +118,8 @@ class FrameKnown(Result):
 
 @dataclass(frozen=True, slots=True)
 class Recall(Call):
-    """Take a delayed message back, identified by its delivery time and the place where it was first stored (node/broker/parts/timers/timers.py).
-    Answer: `Recalled`."""
+    """Take a delayed message back, identified by its delivery time and the place where it was first stored (`timers.py`). Answer:
+    `Recalled`."""
 
     token: Token
     deliver_ms: int

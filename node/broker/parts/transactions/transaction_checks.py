@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from ledgermq.node.broker.state.transactions import Transactions
+from ledgermq.node.broker.parts.transactions.transactions import Transactions
 
 MS = 1_000_000
 CHECK_RETRY_NS = 5_000 * MS

@@ -21,12 +21,12 @@ from ledgermq.node.broker.calls.transaction_calls import (
     UndecidedHalf,
 )
 from ledgermq.node.broker.decisions.deduplication import mark_ids, without_duplicates
-from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import LeaderPart, Takers
+from ledgermq.node.broker.parts.transactions.transaction_checks import CheckClock, TransactionRules
+from ledgermq.node.broker.parts.transactions.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft, half_record
 from ledgermq.node.broker.plan import Plan
-from ledgermq.node.broker.state.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft, half_record
 from ledgermq.node.broker.uncommitted import UncommittedState, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import entry_bytes
