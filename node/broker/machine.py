@@ -18,6 +18,7 @@ from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.origins import Mark, marks
 from ledgermq.node.broker.part import Effects, StatePart, Takers, handlers, last_store_ms
 from ledgermq.node.broker.parts.members.member_forms import export_members, members_of, restore_members
+from ledgermq.node.broker.parts.producers.producers import Producers
 from ledgermq.node.broker.parts.retention.retained import Retained, Trimmed
 from ledgermq.node.broker.parts.timers.timers import Timers
 from ledgermq.node.broker.parts.transactions.transactions import NewHalf, Transactions, half_messages
@@ -28,7 +29,6 @@ from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.node.broker.state.letters import Letters
 from ledgermq.node.broker.state.lite import LiteSets
 from ledgermq.node.broker.state.message_ids import Ids
-from ledgermq.node.broker.state.producers import Producers
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import Columns, record_columns

@@ -13,9 +13,9 @@ from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, RaiseLevel, 
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import OpenProducer, Produce, Produced, ProducerOpened, Recall, Recalled
+from ledgermq.node.broker.parts.producers.producers import UNNAMED_MS, Producers
 from ledgermq.node.broker.parts.timers import timer_firing
 from ledgermq.node.broker.parts.transactions.transactions import Half, Transactions
-from ledgermq.node.broker.state.producers import UNNAMED_MS, Producers
 from ledgermq.proto import control
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import DELIVER_MS, parse

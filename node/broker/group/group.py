@@ -38,8 +38,6 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused, kinds_of_cal
 from ledgermq.node.broker.calls.read_calls import Pull
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
 from ledgermq.node.broker.calls.tier_calls import TierFetch
-from ledgermq.node.broker.decisions.frame_results import answer, answer_in_log, certified
-from ledgermq.node.broker.decisions.producer_sequencing import Append, IfLeading, InLog, Later
 from ledgermq.node.broker.decisions.sequencer import Assignment, Sequencer
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
 from ledgermq.node.broker.group.freshness import Freshness
@@ -49,10 +47,12 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Takers, handlers, last_store_ms
 from ledgermq.node.broker.parts.members.handovers import Handovers
 from ledgermq.node.broker.parts.members.memberships import MemberRequest, Memberships
+from ledgermq.node.broker.parts.producers.frame_results import answer, answer_in_log, certified
+from ledgermq.node.broker.parts.producers.producer_sequencing import Append, IfLeading, InLog, Later
+from ledgermq.node.broker.parts.producers.producers import Stored
 from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.broker.recent import Recent
-from ledgermq.node.broker.state.producers import Stored
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
 from ledgermq.proto.levels import MINIMUM_LEVEL, TIME_EPOCH_LEVEL

@@ -20,9 +20,9 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
 from ledgermq.node.broker.part import LeaderPart, Takers
+from ledgermq.node.broker.parts.producers.producers import Producer, Producers, Stored
 from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.queues import Places
-from ledgermq.node.broker.state.producers import Producer, Producers, Stored
 from ledgermq.node.broker.uncommitted import UncommittedState, put_back, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.levels import DIGEST_LEVEL, FIRST_LEVEL
