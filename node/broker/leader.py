@@ -30,7 +30,6 @@ from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.lease_serving import LeaseServer
 from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.decisions.lite_serving import LiteServer
-from ledgermq.node.broker.decisions.offset_commits import OffsetCommits
 from ledgermq.node.broker.decisions.picker import Picker
 from ledgermq.node.broker.decisions.polls import END_GRID_NS, Polls
 from ledgermq.node.broker.decisions.send_admission import SendAdmission
@@ -39,6 +38,7 @@ from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects, LeaderPart, Takers, handlers
 from ledgermq.node.broker.parts.producers.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
+from ledgermq.node.broker.parts.pulls.offset_commits import OffsetCommits
 from ledgermq.node.broker.parts.retention.retention_records import RetentionRecords
 from ledgermq.node.broker.parts.timers.timer_firing import TimerFiring, fire_times
 from ledgermq.node.broker.parts.transactions.transaction_checks import CheckClock, TransactionRules

@@ -17,7 +17,7 @@ from ledgermq.node.broker.calls.read_calls import Pull, ReadOffset
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.group.reads import read_offset
+from ledgermq.node.broker.parts.pulls.reads import read_offset
 from ledgermq.node.broker.queries.trace import Subject
 from ledgermq.node.frontend.admin import explaining
 from ledgermq.node.frontend.admin.group_queries import GroupQueries

@@ -40,8 +40,6 @@ from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, Pro
 from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.decisions.sequencer import Assignment, Sequencer
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
-from ledgermq.node.broker.group.freshness import Freshness
-from ledgermq.node.broker.group.reads import Assured, Reads
 from ledgermq.node.broker.leader import DECIDED, PARTS, Leader, LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Takers, handlers, last_store_ms
@@ -50,6 +48,8 @@ from ledgermq.node.broker.parts.members.memberships import MemberRequest, Member
 from ledgermq.node.broker.parts.producers.frame_results import answer, answer_in_log, certified
 from ledgermq.node.broker.parts.producers.producer_sequencing import Append, IfLeading, InLog, Later
 from ledgermq.node.broker.parts.producers.producers import Stored
+from ledgermq.node.broker.parts.pulls.freshness import Freshness
+from ledgermq.node.broker.parts.pulls.reads import Assured, Reads
 from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.broker.recent import Recent

@@ -125,7 +125,7 @@ class ReplicaHost:
         return self._require_running()
 
     def age_ns(self, now_ns: int) -> int | None:
-        """The maximum age of what this replica knows (`node/broker/group/freshness.py`); None if that is unknown, or if it leads. May be
+        """The maximum age of what this replica knows (`node/broker/parts/pulls/freshness.py`); None if that is unknown, or if it leads. May be
         called from any thread."""
         running = self._running
         return None if running is None or self._leaving is not None else running.group.freshness.age_ns(now_ns)

@@ -19,9 +19,9 @@ import numpy as np
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused, Result
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, FindOffset, OffsetRead, Peek, Peeked, Pull, ReadOffset
-from ledgermq.node.broker.decisions.pulls import Pulls
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Takers
+from ledgermq.node.broker.parts.pulls.pulls import Pulls
 from ledgermq.node.broker.ports import ReadBudget, Replicator
 
 Read = Peek | Pull | ReadOffset | FindOffset | Confirm
