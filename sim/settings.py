@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
 from ledgermq.proto import units
 from ledgermq.proto.levels import LEVEL_MAX

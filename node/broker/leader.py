@@ -22,21 +22,21 @@ from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive, 
 from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result, Sign
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced, ProduceFrame, ProducerOpened
-from ledgermq.node.broker.decisions.broadcasting import Members
 from ledgermq.node.broker.decisions.configuring import Configuring
 from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
 from ledgermq.node.broker.decisions.deduplication import with_known
-from ledgermq.node.broker.decisions.fifo import MessageGroups
-from ledgermq.node.broker.decisions.lease_serving import LeaseServer
-from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.decisions.lite_serving import LiteServer
-from ledgermq.node.broker.decisions.picker import Picker
-from ledgermq.node.broker.decisions.polls import END_GRID_NS, Polls
 from ledgermq.node.broker.decisions.send_admission import SendAdmission
-from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects, LeaderPart, Takers, handlers
+from ledgermq.node.broker.parts.delivery.broadcasting import Members
+from ledgermq.node.broker.parts.delivery.fifo import MessageGroups
+from ledgermq.node.broker.parts.delivery.lease_serving import LeaseServer
+from ledgermq.node.broker.parts.delivery.leases import LeaseClock, LeaseTimes
+from ledgermq.node.broker.parts.delivery.picker import Picker
+from ledgermq.node.broker.parts.delivery.polls import END_GRID_NS, Polls
+from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
 from ledgermq.node.broker.parts.producers.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
 from ledgermq.node.broker.parts.pulls.offset_commits import OffsetCommits
 from ledgermq.node.broker.parts.retention.retention_records import RetentionRecords

@@ -11,9 +11,9 @@ import pytest
 
 from ledgermq.audit.state import derive, lapsed, records, timers, transactions
 from ledgermq.audit.state.derive import check_state
+from ledgermq.node.broker.parts.delivery import lapsed_leases as node_lapsed
 from ledgermq.node.broker.parts.timers import timers as node_timers
 from ledgermq.node.broker.parts.transactions import transactions as node_transactions
-from ledgermq.node.broker.state import lapsed_leases as node_lapsed
 from ledgermq.proto import control, levels
 from tests.audit.state_records import EPOCH_MS, LEVEL_MAX, Scribe
 from tests.audit.state_worlds import fresh, write_replica

@@ -15,10 +15,10 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Kept
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.plan import Known
 from ledgermq.node.broker.state import message_ids as ids_module
 from ledgermq.node.broker.state.message_ids import Ids

@@ -13,7 +13,7 @@ from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Client
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.decisions.polls import Polls
+from ledgermq.node.broker.parts.delivery.polls import Polls
 from ledgermq.node.broker.plan import Plan, Sent
 from ledgermq.node.broker.queues import Pair
 from ledgermq.proto.message_record import decode_record

@@ -9,10 +9,10 @@ import pytest
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind
 from tests.node_core.core_fakes import SECOND, Bench, MemoryQueues, draft
 

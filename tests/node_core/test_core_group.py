@@ -14,9 +14,9 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.decisions import picker
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.delivery import picker
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.broker.queries.backlog import positions
 from ledgermq.proto import control

@@ -9,10 +9,10 @@ import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import Reset
+from ledgermq.node.broker.parts.delivery import lapsed_leases
+from ledgermq.node.broker.parts.delivery.delivery import Delivery
+from ledgermq.node.broker.parts.delivery.lapsed_leases import Lapsed
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.node.broker.state import lapsed_leases
-from ledgermq.node.broker.state.delivery import Delivery
-from ledgermq.node.broker.state.lapsed_leases import Lapsed
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, handle
 
 KEYS: tuple[QueueKey, ...] = (("g", "t", 0), ("g", "t", 1), ("h", "t", 0))

@@ -12,8 +12,8 @@ from ledgermq.node.broker.calls.consumer_calls import Lease
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, Configure, LettersSettled, Reset, SettleLetters
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
+from ledgermq.node.broker.parts.delivery.delivery import Delivery
 from ledgermq.node.broker.state.dead_letters import place_of, state_of
-from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.node.broker.state.letters import Letters
 from ledgermq.proto import control
 from ledgermq.proto.message_record import decode_record

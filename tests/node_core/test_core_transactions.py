@@ -21,8 +21,8 @@ from ledgermq.node.broker.calls.transaction_calls import (
     Resolved,
     UndecidedHalf,
 )
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.parts.transactions import transactions
 from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
 from ledgermq.node.broker.parts.transactions.transactions import ENDED_MAX, Half, Transactions

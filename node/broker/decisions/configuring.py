@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Done
-from ledgermq.node.broker.decisions.polls import Polls
 from ledgermq.node.broker.part import LeaderPart, Takers
+from ledgermq.node.broker.parts.delivery.polls import Polls
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.queues import Places
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, topic_name

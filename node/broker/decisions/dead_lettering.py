@@ -12,9 +12,9 @@ from typing import ClassVar
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, LettersSettled, SettleLetters
 from ledgermq.node.broker.calls.outcome import Done
-from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import LeaderPart, Takers
+from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
 from ledgermq.node.broker.plan import Leased, Plan
 from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.broker.state import dead_letters

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseClock
 from ledgermq.node.broker.queries.traffic import Pair
 from ledgermq.node.broker.queues import QueueKey
 from ledgermq.proto.names import base_group, parent_of

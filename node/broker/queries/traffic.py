@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ledgermq.node.broker.parts.delivery.delivery import Delivery
 from ledgermq.node.broker.plan import Leased
-from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.proto.layout import HEADER_BYTES, Columns
 from ledgermq.proto.names import base_group, parent_of
 from ledgermq.proto.types import Range

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ledgermq.node.broker.origins import Mark
 from ledgermq.node.broker.part import Effects, StatePart, Takers
-from ledgermq.node.broker.state.delivery import Delivery
+from ledgermq.node.broker.parts.delivery.delivery import Delivery
 from ledgermq.proto.control import LettersRecord
 
 KIND = "dlq"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ledgermq.node.broker.part import Effects, StatePart, Takers
+from ledgermq.node.broker.parts.delivery.delivery import Delivery
 from ledgermq.node.broker.queues import LiteKey, Places
-from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.proto.control import LiteRecord
 from ledgermq.proto.names import lite_stored, stored_name
 from ledgermq.proto.types import GroupConfig

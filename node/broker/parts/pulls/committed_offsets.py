@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from ledgermq.node.broker.part import Effects, StatePart, Takers
+from ledgermq.node.broker.parts.delivery.delivery import Delivery
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.proto.control import OffsetRecord, ResetRecord
 from ledgermq.proto.types import GroupConfig
 

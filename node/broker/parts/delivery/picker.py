@@ -23,13 +23,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
-from ledgermq.node.broker.decisions.fifo import MessageGroups
-from ledgermq.node.broker.decisions.leases import LeaseClock
-from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.filters.filters import Looks
+from ledgermq.node.broker.parts.delivery.delivery import Delivery
+from ledgermq.node.broker.parts.delivery.fifo import MessageGroups
+from ledgermq.node.broker.parts.delivery.leases import LeaseClock
+from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
 from ledgermq.node.broker.plan import Sent
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.layout import HEADER_BYTES

@@ -21,9 +21,9 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
+from ledgermq.node.broker.parts.delivery.delivery import LEASE, TERMS, Delivery, QueueRows, Terms
+from ledgermq.node.broker.parts.delivery.offset_table import Chunk, OffsetTable
 from ledgermq.node.broker.queues import QueueKey, Touched
-from ledgermq.node.broker.state.delivery import LEASE, TERMS, Delivery, QueueRows, Terms
-from ledgermq.node.broker.state.offset_table import Chunk, OffsetTable
 
 MS = 1_000_000
 SECOND = 1_000_000_000

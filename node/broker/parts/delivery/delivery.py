@@ -45,9 +45,9 @@ import numpy as np
 
 from ledgermq.node.broker.packed import pack, unpack
 from ledgermq.node.broker.part import Effects, StatePart, Takers
+from ledgermq.node.broker.parts.delivery.lapsed_leases import Lapsed
+from ledgermq.node.broker.parts.delivery.offset_table import OffsetTable
 from ledgermq.node.broker.queues import QueueKey, Touched
-from ledgermq.node.broker.state.lapsed_leases import Lapsed
-from ledgermq.node.broker.state.offset_table import OffsetTable
 from ledgermq.proto import control
 from ledgermq.proto.names import base_group, parent_of
 from ledgermq.proto.types import GroupConfig

@@ -14,8 +14,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 
+from ledgermq.node.broker.parts.delivery.delivery import Delivery
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.node.broker.state.delivery import Delivery
 from ledgermq.node.broker.uncommitted import UncommittedState
 
 LOOK_AHEAD = 1024

@@ -16,16 +16,16 @@ from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, CancelReceive,
 from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
 from ledgermq.node.broker.calls.outcome import UNREAD, Done, Refused
 from ledgermq.node.broker.calls.tier_calls import TierFetched
-from ledgermq.node.broker.decisions.broadcasting import Members
-from ledgermq.node.broker.decisions.fifo import MessageGroups
-from ledgermq.node.broker.decisions.fifo_picker import FifoJob
-from ledgermq.node.broker.decisions.leases import LeaseClock
-from ledgermq.node.broker.decisions.picker import NOTHING_SENT, Job, Pick, Picker, Rules
-from ledgermq.node.broker.decisions.polls import Polls
-from ledgermq.node.broker.decisions.ports import LettersOfReceives, LiteReceives
-from ledgermq.node.broker.decisions.tier_messages import TierMessages
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import LeaderPart, Takers
+from ledgermq.node.broker.parts.delivery.broadcasting import Members
+from ledgermq.node.broker.parts.delivery.fifo import MessageGroups
+from ledgermq.node.broker.parts.delivery.fifo_picker import FifoJob
+from ledgermq.node.broker.parts.delivery.leases import LeaseClock
+from ledgermq.node.broker.parts.delivery.picker import NOTHING_SENT, Job, Pick, Picker, Rules
+from ledgermq.node.broker.parts.delivery.polls import Polls
+from ledgermq.node.broker.parts.delivery.ports import LettersOfReceives, LiteReceives
+from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
 from ledgermq.node.broker.plan import PLAN_BYTES, Awaited, Leased, Plan, Poll
 from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.queues import Pair, QueueKey, Touched

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
-from ledgermq.node.broker.decisions.fifo import LOOK_AHEAD, ROWS_MAX, QueueOrder
-from ledgermq.node.broker.decisions.picker import FIRST_UNITS, NOTHING_SENT, SCAN_UNITS, Job, Picker, Rules
+from ledgermq.node.broker.parts.delivery.fifo import LOOK_AHEAD, ROWS_MAX, QueueOrder
+from ledgermq.node.broker.parts.delivery.picker import FIRST_UNITS, NOTHING_SENT, SCAN_UNITS, Job, Picker, Rules
 from ledgermq.node.broker.plan import Sent
 from ledgermq.node.broker.queues import QueueKey
 
