@@ -8,7 +8,7 @@ from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import Configure, LettersSettled, Reset, SettleLetters
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.state import dead_letters
+from ledgermq.node.broker.parts.dead_letters import dead_letters
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import member_group
 from ledgermq.proto.properties import Fields, encode, parse

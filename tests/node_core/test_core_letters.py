@@ -12,9 +12,9 @@ from ledgermq.node.broker.calls.consumer_calls import Lease
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, Configure, LettersSettled, Reset, SettleLetters
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
+from ledgermq.node.broker.parts.dead_letters.dead_letters import place_of, state_of
+from ledgermq.node.broker.parts.dead_letters.letters import Letters
 from ledgermq.node.broker.parts.delivery.delivery import Delivery
-from ledgermq.node.broker.state.dead_letters import place_of, state_of
-from ledgermq.node.broker.state.letters import Letters
 from ledgermq.proto import control
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import member_group
@@ -255,7 +255,7 @@ def test_what_is_not_a_dead_letter_topic_and_too_many_are_refused(monkeypatch: p
         outcome = b.ask(SettleLetters(next(b.tokens), topic, offsets, "purged"))
         assert isinstance(outcome, Refused) and outcome.reason == reason
     assert b.log.end_index == before
-    monkeypatch.setattr("ledgermq.node.broker.decisions.dead_lettering.RANGES_MAX", 1)
+    monkeypatch.setattr("ledgermq.node.broker.parts.dead_letters.dead_lettering.RANGES_MAX", 1)
     assert settle(b, 0, how="purged") == ("purged",)
     outcome = b.ask(SettleLetters(next(b.tokens), DLQ, [2], "purged"))
     assert isinstance(outcome, Refused) and outcome.reason == "too-many-letters"

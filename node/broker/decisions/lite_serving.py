@@ -19,9 +19,9 @@ from typing import ClassVar
 from ledgermq.node.broker.calls.consumer_calls import Lease, LiteSynced, Receive, SyncLite, client_of
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects, LeaderPart, Takers
+from ledgermq.node.broker.parts.dead_letters.dead_lettering import DeadLettering
 from ledgermq.node.broker.parts.delivery.leases import LeaseClock
 from ledgermq.node.broker.parts.delivery.polls import Polls, lite_pair
 from ledgermq.node.broker.plan import NEVER_NS, Leased, Plan, Poll

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
+from ledgermq.node.broker.parts.dead_letters.dead_letters import is_own
 from ledgermq.node.broker.parts.timers.timers import slot_of
 from ledgermq.node.broker.parts.transactions.transactions import HALF_QUEUE
-from ledgermq.node.broker.state.dead_letters import is_own
 from ledgermq.proto import control, units
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.message_record import Record, decode_record

@@ -14,11 +14,11 @@ from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, LettersSettle
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import LeaderPart, Takers
+from ledgermq.node.broker.parts.dead_letters import dead_letters
+from ledgermq.node.broker.parts.dead_letters.letters import RANGES_MAX
 from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
 from ledgermq.node.broker.plan import Leased, Plan
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.node.broker.state import dead_letters
-from ledgermq.node.broker.state.letters import RANGES_MAX
 from ledgermq.node.broker.uncommitted import RETAINED, UncommittedState, group_name, letters_name, reset_name, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.names import base_group, is_dead_letter_topic

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.origins import origin_text
+from ledgermq.node.broker.parts.dead_letters.letters import KIND
 from ledgermq.node.broker.ports import Messages
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.node.broker.state.letters import KIND
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import DLQ_PREFIX, base_group, parent_of, parse_stored, stored_name
