@@ -24,7 +24,6 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result, Sign
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced, ProduceFrame, ProducerOpened
 from ledgermq.node.broker.decisions.configuring import Configuring
 from ledgermq.node.broker.decisions.deduplication import with_known
-from ledgermq.node.broker.decisions.lite_serving import LiteServer
 from ledgermq.node.broker.decisions.send_admission import SendAdmission
 from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.machine import Machine
@@ -37,6 +36,7 @@ from ledgermq.node.broker.parts.delivery.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.parts.delivery.picker import Picker
 from ledgermq.node.broker.parts.delivery.polls import END_GRID_NS, Polls
 from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
+from ledgermq.node.broker.parts.lite.lite_serving import LiteServer
 from ledgermq.node.broker.parts.producers.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
 from ledgermq.node.broker.parts.pulls.offset_commits import OffsetCommits
 from ledgermq.node.broker.parts.retention.retention_records import RetentionRecords

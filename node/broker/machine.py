@@ -19,6 +19,7 @@ from ledgermq.node.broker.origins import Mark, marks
 from ledgermq.node.broker.part import Effects, StatePart, Takers, handlers, last_store_ms
 from ledgermq.node.broker.parts.dead_letters.letters import Letters
 from ledgermq.node.broker.parts.delivery.delivery import Delivery
+from ledgermq.node.broker.parts.lite.lite import LiteSets
 from ledgermq.node.broker.parts.members.member_forms import export_members, members_of, restore_members
 from ledgermq.node.broker.parts.producers.producers import Producers
 from ledgermq.node.broker.parts.pulls.committed_offsets import Offsets
@@ -27,7 +28,6 @@ from ledgermq.node.broker.parts.timers.timers import Timers
 from ledgermq.node.broker.parts.transactions.transactions import NewHalf, Transactions, half_messages
 from ledgermq.node.broker.ports import Queues
 from ledgermq.node.broker.queues import LiteKey, Places, QueueKey, Topic, Touched
-from ledgermq.node.broker.state.lite import LiteSets
 from ledgermq.node.broker.state.message_ids import Ids
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
