@@ -23,8 +23,6 @@ from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result, Sign
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced, ProduceFrame, ProducerOpened
 from ledgermq.node.broker.decisions.configuring import Configuring
-from ledgermq.node.broker.decisions.deduplication import with_known
-from ledgermq.node.broker.decisions.send_admission import SendAdmission
 from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects, LeaderPart, Takers, handlers
@@ -40,6 +38,8 @@ from ledgermq.node.broker.parts.lite.lite_serving import LiteServer
 from ledgermq.node.broker.parts.producers.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
 from ledgermq.node.broker.parts.pulls.offset_commits import OffsetCommits
 from ledgermq.node.broker.parts.retention.retention_records import RetentionRecords
+from ledgermq.node.broker.parts.sends.deduplication import with_known
+from ledgermq.node.broker.parts.sends.send_admission import SendAdmission
 from ledgermq.node.broker.parts.timers.timer_firing import TimerFiring, fire_times
 from ledgermq.node.broker.parts.transactions.transaction_checks import CheckClock, TransactionRules
 from ledgermq.node.broker.parts.transactions.transaction_resolution import TransactionResolver

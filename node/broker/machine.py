@@ -24,11 +24,11 @@ from ledgermq.node.broker.parts.members.member_forms import export_members, memb
 from ledgermq.node.broker.parts.producers.producers import Producers
 from ledgermq.node.broker.parts.pulls.committed_offsets import Offsets
 from ledgermq.node.broker.parts.retention.retained import Retained, Trimmed
+from ledgermq.node.broker.parts.sends.message_ids import Ids
 from ledgermq.node.broker.parts.timers.timers import Timers
 from ledgermq.node.broker.parts.transactions.transactions import NewHalf, Transactions, half_messages
 from ledgermq.node.broker.ports import Queues
 from ledgermq.node.broker.queues import LiteKey, Places, QueueKey, Topic, Touched
-from ledgermq.node.broker.state.message_ids import Ids
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import Columns, record_columns

@@ -19,9 +19,9 @@ from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.sends import message_ids as ids_module
+from ledgermq.node.broker.parts.sends.message_ids import Ids
 from ledgermq.node.broker.plan import Known
-from ledgermq.node.broker.state import message_ids as ids_module
-from ledgermq.node.broker.state.message_ids import Ids
 from ledgermq.proto.control import LevelRecord
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.properties import DELIVER_MS, Fields, edited, encode

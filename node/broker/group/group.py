@@ -38,7 +38,6 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused, kinds_of_cal
 from ledgermq.node.broker.calls.read_calls import Pull
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
 from ledgermq.node.broker.calls.tier_calls import TierFetch
-from ledgermq.node.broker.decisions.sequencer import Assignment, Sequencer
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
 from ledgermq.node.broker.leader import DECIDED, PARTS, Leader, LeaderSettings
 from ledgermq.node.broker.machine import Machine
@@ -50,6 +49,7 @@ from ledgermq.node.broker.parts.producers.producer_sequencing import Append, IfL
 from ledgermq.node.broker.parts.producers.producers import Stored
 from ledgermq.node.broker.parts.pulls.freshness import Freshness
 from ledgermq.node.broker.parts.pulls.reads import Assured, Reads
+from ledgermq.node.broker.parts.sends.sequencer import Assignment, Sequencer
 from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
 from ledgermq.node.broker.recent import Recent

@@ -9,9 +9,9 @@ import numpy as np
 
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
-from ledgermq.node.broker.decisions.sequencer import Assignment
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.parts.producers.producers import Stored
+from ledgermq.node.broker.parts.sends.sequencer import Assignment
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import I32, I64, Range, UnsealedBatch

@@ -20,10 +20,10 @@ from ledgermq.node.broker.calls.transaction_calls import (
     Resolved,
     UndecidedHalf,
 )
-from ledgermq.node.broker.decisions.deduplication import mark_ids, without_duplicates
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import LeaderPart, Takers
+from ledgermq.node.broker.parts.sends.deduplication import mark_ids, without_duplicates
 from ledgermq.node.broker.parts.transactions.transaction_checks import CheckClock, TransactionRules
 from ledgermq.node.broker.parts.transactions.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft, half_record
 from ledgermq.node.broker.plan import Plan

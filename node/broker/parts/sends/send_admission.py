@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.decisions.deduplication import mark_ids, without_duplicates
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import LeaderPart, Takers
 from ledgermq.node.broker.parts.lite.lite_serving import LiteServer
+from ledgermq.node.broker.parts.sends.deduplication import mark_ids, without_duplicates
 from ledgermq.node.broker.parts.timers.timer_firing import STORED_BYTES, TimerFiring
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.uncommitted import RETAINED, UncommittedState, topic_name

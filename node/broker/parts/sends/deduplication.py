@@ -14,8 +14,8 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare
 from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.sends.message_ids import key_of
 from ledgermq.node.broker.plan import Known, Plan
-from ledgermq.node.broker.state.message_ids import key_of
 from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.names import parent_of
 from ledgermq.proto.properties import MESSAGE_ID, parse
