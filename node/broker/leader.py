@@ -22,10 +22,10 @@ from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive, 
 from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result, Sign
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced, ProduceFrame, ProducerOpened
-from ledgermq.node.broker.decisions.configuring import Configuring
 from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects, LeaderPart, Takers, handlers
+from ledgermq.node.broker.parts.config.configuring import Configuring
 from ledgermq.node.broker.parts.dead_letters.dead_lettering import DeadLettering
 from ledgermq.node.broker.parts.delivery.broadcasting import Members
 from ledgermq.node.broker.parts.delivery.fifo import MessageGroups
