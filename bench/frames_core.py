@@ -22,7 +22,7 @@ import numpy as np
 
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import FrameProduced, OpenProducer, ProduceFrame
-from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.group import Group
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica

@@ -18,7 +18,7 @@ from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
 from ledgermq.node.broker.calls.tier_calls import TierFetched
-from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.group import Group
 from ledgermq.node.broker.leader import Leader
 from ledgermq.node.broker.parts.delivery.fifo_picker import FifoJob
 from ledgermq.node.broker.parts.delivery.lease_serving import LeaseServer

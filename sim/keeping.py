@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.group import Group
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.replica.retention.pins import PinBook

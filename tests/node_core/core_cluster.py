@@ -14,7 +14,7 @@ from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import Returned
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
-from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.group import Group
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes

@@ -14,7 +14,7 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched, TierMessage
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.group.group import Group, TurnOutput
+from ledgermq.node.broker.group import Group, TurnOutput
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from ledgermq.node.broker import group
 from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, GroupMembers, MembersChanged, Returned
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest, weakest
-from ledgermq.node.broker.group import group
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.parts.members.memberships import AGAIN_NS

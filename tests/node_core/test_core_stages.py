@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 
 import pytest
 
+from ledgermq.node.broker import group as group_module
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive, ClientsAlive, Receive
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, HandOver, Returned
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.read_calls import Cold, Confirm, Peek, Pull
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.node.broker.group import group as group_module
-from ledgermq.node.broker.group.group import Group, TurnOutput
+from ledgermq.node.broker.group import Group, TurnOutput
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.raft.config import HaRules, Members, Rule

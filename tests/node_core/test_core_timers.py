@@ -228,7 +228,7 @@ def test_a_recall_finds_a_message_that_was_stored_again() -> None:
 
 def test_recalls_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit a recall is refused, and says why."""
-    monkeypatch.setattr("ledgermq.node.broker.planner.RECALLED_MAX", 1)
+    monkeypatch.setattr("ledgermq.node.broker.parts.timers.timer_firing.RECALLED_MAX", 1)
     assert RECALLED_MAX > 1
     b = bench()
     due = b.now_ms + 1_000

@@ -32,7 +32,7 @@ from unittest import mock
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.group.group import Group, TurnOutput
+from ledgermq.node.broker.group import Group, TurnOutput
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket

@@ -34,7 +34,7 @@ from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES
 from ledgermq.node.replica.hosting.ports import EngineGroup

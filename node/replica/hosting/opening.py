@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
-from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.group import Group
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
