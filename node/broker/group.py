@@ -38,6 +38,7 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused, kinds_of_cal
 from ledgermq.node.broker.calls.read_calls import Pull
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
 from ledgermq.node.broker.calls.tier_calls import TierFetch
+from ledgermq.node.broker.filters.filters import LOOKS_PER_TURN
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
 from ledgermq.node.broker.leader import DECIDED, PARTS, Leader, LeaderSettings
 from ledgermq.node.broker.machine import Machine
@@ -113,6 +114,8 @@ class _Turn:
     sync: SyncTicket | None = None
     wake_at_ns: int = NEVER_NS
     replica_wake_at_ns: int = NEVER_NS
+    commit_index: int = -1
+    """As the replicator said last in this turn."""
     applied_bytes: int = 0
     changed: bool = False
     ha_requests: list[HaRequest] = field(default_factory=list)
@@ -160,8 +163,8 @@ class Group:
         """When the decisions need the next turn."""
         self._missing_isr = 0
         """How many more replicas must be in sync before the master can commit anything, as of this turn."""
-        self._hold_calls: tuple[object, bool, bool] = (None, False, True)
-        """The topics for which `hold_calls` was computed, whether the master acknowledged alone, and the result."""
+        self._holds_calls = True
+        """See `_may_hold_calls`."""
         self._batches: deque[int] = deque()
         """The last entry of each batch that this leader appended, until its sends are answered."""
         self._term_start: int | None = None
@@ -182,9 +185,10 @@ class Group:
         self.recent: Recent | None = None
         """The entries applied last, kept while a reader follows the end of the log."""
         self._followers = 0
-        self.writes_refused = False
-        """Set by retention when this disk, or those of a majority, are too full for clients' messages. A leader then refuses those, and
-        continues with everything else."""
+        self._policies_of: object = None
+        """The topics for which it is known whether every one waits for the commit; and whether that is so."""
+        self._all_durable = True
+        self._writes_refused = False
 
     def turn(
         self,
@@ -206,21 +210,24 @@ class Group:
         # Without any input, the turn is for the time alone.
         decides = bool(calls) or not (packets or synced) or now_ns >= self._due_ns
         if not decides and (wake_ns := self._calm_until(now_ns)) is not None:
-            return TurnOutput([], [], None, wake_ns, None, self._may_hold_calls(), len(self._batches))
+            return TurnOutput([], [], None, wake_ns, None, self._holds_calls, len(self._batches))
         turn = _Turn(now_ns, now_ms, decides=decides)
-        self._follow_role(turn)
+        if self._standing != replicator.standing or (leader.term is not None and self._term_start is None):
+            self._follow_role(turn)
         if self._missing_isr or (self._standing is not None and self._standing[3].rule is Rule.IN_SYNC):
             self._look_at_shortness(turn)
-        if leader.term is not None and replicator.commit_index != self.machine.applied_index:
+        turn.commit_index = replicator.commit_index
+        if leader.term is not None and turn.commit_index != self.machine.applied_index:
             # A leader already has every committed entry in its log: apply first, and decide against the newest state.
             self._apply(turn)
         if turn.decides:
-            # Leases that have ended stay ended, even if signs of life arrive with this turn.
-            leader.expire(now_ns)
+            if now_ns >= self._due_ns or turn.changed:
+                # Leases that have ended stay ended, even if signs of life arrive with this turn.
+                leader.expire(now_ns)
             if calls and self._take_calls(turn, calls):
                 leader.expire(now_ns)
             leader.begin_turn(now_ns, now_ms)
-            self._reads.pulls.looks.refill()
+            self._reads.pulls.looks.left = LOOKS_PER_TURN
         if not self._pass(turn, first=True) or (leader.term is None and not self._reads.pulls.waiting):
             return self._finish(turn, heard=bool(packets))
         for _ in range(1, _PASSES_PER_TURN):
@@ -257,22 +264,27 @@ class Group:
         Between two passes nothing but an append, a request or a handover gives the replicator something to do, so only then it is asked
         again for its output.
         """
-        replicator, leader, now_ns, appended, asked = self.replicator, self.leader, turn.now_ns, False, first
+        replicator, leader, reads, members = self.replicator, self.leader, self._reads, self.memberships
+        appended, asked = False, first
         if turn.decides:
             if self._missing_isr:
                 self._refuse_when_short(turn)
-            appended = self._propose(turn) | self._change_members(turn)
-            if leader.wants_commit():
+            appended = leader.has_work() and self._propose(turn)
+            if members.asked or members.owed or turn.now_ns >= members.due_ns:
+                appended = self._change_members(turn) or appended
+            if leader.uncommitted_topics and leader.wants_commit():
                 replicator.request_flush()
                 asked = True
-            asked = self._reads.ask(now_ns) or asked
+            if reads.fresh:
+                reads.ask(turn.now_ns)
+                asked = True
         if asked or turn.appended or replicator.handover is not None:
             self._take_output(turn)
-        if leader.term is not None and leader.answers_early:
-            turn.done += self._certified(leader.replicated(replicator.replicated_index, alone=self._acks_alone))
-        applied = self._apply(turn)
-        if turn.decides:
-            turn.done += self._reads.answer()
+        if leader.early and leader.term is not None:
+            turn.done += certified(leader.replicated(replicator.replicated_index, alone=self._acks_alone), replicator.durable_indexes)
+        applied = turn.commit_index != self.machine.applied_index and self._apply(turn)
+        if turn.decides and (reads.indexed or reads.pulls.woken or reads.pulls.turned_away):
+            turn.done += reads.answer()
         return applied or turn.appended or (appended and (leader.has_work() or replicator.handover is not None))
 
     def _take_calls(self, turn: _Turn, calls: Sequence[Call]) -> bool:
@@ -322,7 +334,7 @@ class Group:
         if output.reads:
             turn.done += self._reads.confirmed(output.reads)
             turn.decides = True
-        turn.replica_wake_at_ns = output.wake_at_ns
+        turn.replica_wake_at_ns, turn.commit_index = output.wake_at_ns, output.commit_index
         if output.ha_requests:
             turn.ha_requests += output.ha_requests
         self.left_behind = output.left_behind or self.left_behind
@@ -477,9 +489,7 @@ class Group:
         return place, ranges
 
     def _propose(self, turn: _Turn) -> bool:
-        """Plan all waiting work and append it; True if something was appended."""
-        if not self.leader.has_work():
-            return False
+        """Plan the waiting work and append it; True if something was appended."""
         # What is decided by time or by the timers' watermark is decided by those of the new epoch.
         accepting, turning = self.replicator.accepting, self._time_epoch_index > self.machine.applied_index
         if turn.full or turn.stalled or turning or not accepting:
@@ -492,8 +502,9 @@ class Group:
             # Entries appended now could not be applied, so their callers would wait in vain.
             turn.done += self.leader.refuse_all("disk-full")
             return False
-        at, alone = (turn.now_ns, turn.now_ms, self.replicator.end_index + 1, self._sequencer.next_offset), self._acks_alone
-        plan = self.leader.plan(*at, full=self.writes_refused, alone=alone)
+        at = turn.now_ns, turn.now_ms, self.replicator.end_index + 1, self._sequencer.next_offset
+        alone = self._acks_async and self._acks_alone
+        plan = self.leader.plan(*at, full=self._writes_refused, alone=alone)
         columns = self._append_plan(turn, plan, control_only=False)
         if columns is None and self.replicator.role is Role.LEADER:
             # The disk is full: refuse clients' messages; everything else may use the reserve.
@@ -530,7 +541,7 @@ class Group:
             elif isinstance(verdict, IfLeading):
                 turn.done += self._reads.take(Assured(call.token, verdict.outcome), turn.now_ns, serving=self.leader.serving)
             elif isinstance(verdict, InLog):
-                turn.done += self._certified([Done(call.token, self._answer_in_log(verdict.frame))])
+                turn.done += certified([Done(call.token, self._answer_in_log(verdict.frame))], self.replicator.durable_indexes)
             else:
                 turn.done.append(Done(call.token, verdict.outcome))
         return appended
@@ -552,9 +563,6 @@ class Group:
             return FrameKnown(stored.first_sequence + stored.count)
         return answer_in_log(self.replicator.read, stored)
 
-    def _certified(self, done: list[Done]) -> list[Done]:
-        return certified(done, self.replicator.durable_indexes)
-
     def _propose_trims(self, turn: _Turn) -> bool:
         """Refuse everything but trims: only they free space, so they may also use what deliveries left of the reserve."""
         turn.full = True
@@ -572,7 +580,9 @@ class Group:
             return [], 0
         drafts = [draft for draft in plan.drafts if draft is not None]
         assert len(drafts) == len(plan.drafts), "a reserved place was not filled"
-        return self._append(turn, drafts, control_only=control_only, urgent=plan.urgent, early=plan.memory_drafts > 0)
+        # Someone waits for the commit of every draft but a message of the class `memory`, such as leases and acknowledgements.
+        urgent, early = len(drafts) > plan.memory_drafts, plan.memory_drafts > 0
+        return self._append(turn, drafts, control_only=control_only, urgent=urgent, early=early)
 
     def _change_members(self, turn: _Turn) -> bool:
         """Append the due membership and level records, one entry each; True if one was appended."""
@@ -692,7 +702,7 @@ class Group:
     def _apply(self, turn: _Turn) -> bool:
         """Apply committed entries; True if there were any."""
         applied = False
-        machine, commit_index = self.machine, self.replicator.commit_index
+        machine, commit_index = self.machine, turn.commit_index
         while machine.applied_index < commit_index and not turn.stalled:
             if turn.applied_bytes >= _APPLY_BYTES_PER_TURN:
                 turn.wake(turn.now_ns)
@@ -710,7 +720,8 @@ class Group:
             turn.applied_bytes += len(effects.entries.data)
             if self.recent is not None:
                 self.recent.add(effects.entries, effects.columns)
-            self._reads.pulls.wake(effects.topics)
+            if self._reads.pulls.waiting:
+                self._reads.pulls.wake(effects.topics)
             if effects.vanished:
                 self._sequencer.forget(effects.vanished)
             if self.leader.serving:
@@ -721,9 +732,10 @@ class Group:
                 for offset in effects.halves:
                     self.leader.checks.touched(turn.now_ns, offset)
                 self.leader.arrived(effects)
-                self.leader.lite.follow(effects, turn.now_ns)
+                if machine.lite.count or effects.lite:
+                    self.leader.lite.follow(effects, turn.now_ns)
             if done := self.leader.applied(effects.entries):
-                turn.done += self._certified(done)
+                turn.done += certified(done, self.replicator.durable_indexes)
             if self._term_start is not None and not self.leader.serving and machine.applied_index >= self._term_start:
                 self.leader.serve(turn.now_ns)
         return applied
@@ -731,26 +743,26 @@ class Group:
     # What outsiders see
 
     def _finish(self, turn: _Turn, *, heard: bool) -> TurnOutput:
+        self._standing = standing = self.replicator.standing
         if turn.decides:
             self._end_decisions(turn)
         if self.leader.term is None and (heard or turn.decides):
             self.freshness.note(self.replicator.last_contact, self.machine.applied_index, self.machine.applied_term)
         if self._batches:
-            self._forget_batches()
-        standing = self.replicator.standing
+            self._forget_batches(turn.commit_index)
         agreed = self.replicator.appointment if standing[3].rule is Rule.IN_SYNC else None
-        self._standing = standing
+        if turn.changed or standing[3].rule is Rule.IN_SYNC:
+            self._holds_calls = self._may_hold_calls()
         seen = (*standing[1:], self.leader.serving, None if agreed is None else agreed.order, self._missing_isr)
         view = self._view(standing) if turn.changed or seen != self._seen else None
         self._seen = seen
         own = turn.done, turn.packets, turn.sync, min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns), view
-        fetches = self.leader.tier.fetches() if turn.decides else ()
-        return TurnOutput(*own, self._may_hold_calls(), len(self._batches), tuple(turn.ha_requests), tier_fetches=fetches)
+        fetches = self.leader.tier.fetches() if turn.decides and self.leader.tier.queued else ()
+        return TurnOutput(*own, self._holds_calls, len(self._batches), tuple(turn.ha_requests), tier_fetches=fetches)
 
-    def _forget_batches(self) -> None:
+    def _forget_batches(self, commit_index: int) -> None:
         """Drop the batches whose sends are answered."""
-        alone = self._acks_async and self._acks_alone
-        acknowledged = self.replicator.replicated_index if alone else self.replicator.commit_index
+        acknowledged = self.replicator.replicated_index if self._acks_async and self._acks_alone else commit_index
         while self._batches and (self._batches[0] <= acknowledged or self.leader.term is None):
             self._batches.popleft()
 
@@ -761,28 +773,34 @@ class Group:
             # A follower decides nothing, and no call waits here.
             self._wake_ns = self._due_ns = NEVER_NS
             return
-        turn.done += leader.due(now_ns) + pulls.due(now_ns)
+        if leader.polls.deadlines:
+            turn.done += leader.due(now_ns)
+        if pulls.deadlines:
+            turn.done += pulls.due(now_ns)
         if leader.serving and handovers.looks:
             handovers.look_for_leader(now_ns)
         if handovers.waiting:
             turn.done += handovers.look(now_ns)
         if turn.stalled:
             turn.done += self._reads.stalled()
-        busy = turn.full or turn.stalled or bool(handovers.waiting or pulls.turned_away) or leader.has_work()
+        busy = turn.full or turn.stalled or bool(handovers.waiting or pulls.turned_away)
         if turn.full or turn.stalled:
             turn.wake(now_ns + _RETRY_NS)
-        elif leader.wants_turn():
+        elif leader.polls.woken and leader.wants_turn():
             turn.wake(now_ns)
-        (wake_ns, quiet_ns), pulled_ns = leader.next_times_ns(now_ns), pulls.wake_at_ns(now_ns)
+        wake_ns, quiet_ns = leader.next_times_ns(now_ns)
+        pulled_ns = pulls.wake_at_ns(now_ns) if pulls.waiting or pulls.deadlines else NEVER_NS
         wake_ns = min(wake_ns, pulled_ns)
         if handovers.waiting:
             wake_ns = min(wake_ns, handovers.wake_at_ns())
         if leader.serving or self.memberships.master_begins:
-            retry_ns, due_ns = self.memberships.next_times_ns()
+            assert self._standing is not None
+            members = self._standing[3]
+            retries = self.memberships.returned or members.returning or members.towards is not None
             if not (turn.full or turn.stalled):
                 # Without space no change of members is tried, so its time would stay in the past.
-                wake_ns = min(wake_ns, retry_ns)
-            quiet_ns = min(quiet_ns, due_ns)
+                wake_ns = min(wake_ns, self.memberships.due_ns if retries else NEVER_NS)
+            quiet_ns = 0 if self.memberships.asked or self.memberships.owed else min(quiet_ns, self.memberships.due_ns)
         if leader.serving and handovers.looks:
             quiet_ns = min(quiet_ns, handovers.again_ns)
         self._wake_ns = wake_ns
@@ -791,15 +809,26 @@ class Group:
     def _may_hold_calls(self) -> bool:
         """Holding calls back costs nothing only if every send waits for a sync anyway. While too few replicas are in sync, or a
         majority's disks are full, calls must reach the group to be refused: the open batch may stay open."""
-        if self._missing_isr or self.writes_refused:
+        if self._missing_isr or self._writes_refused:
             return False
-        if self._acks_async and self._is_far_ahead:
+        if self._acks_async and (self._is_far_ahead or self._acks_alone):
             return True
-        topics, alone = self.machine.topics, self._acks_async and self._acks_alone
-        if self._hold_calls[0] is not topics or self._hold_calls[1] is not alone:
-            policies = {policy_of(self._policy, topic.durability) for topic in topics.values()}
-            self._hold_calls = (topics, alone, alone or policies <= {FlushPolicy.DURABLE})
-        return self._hold_calls[2]
+        topics = self.machine.topics
+        if self._policies_of is not topics:
+            self._policies_of = topics
+            self._all_durable = {policy_of(self._policy, topic.durability) for topic in topics.values()} <= {FlushPolicy.DURABLE}
+        return self._all_durable
+
+    @property
+    def writes_refused(self) -> bool:
+        """Set by retention when this disk, or those of a majority, are too full for clients' messages. A leader then refuses those, and
+        continues with everything else."""
+        return self._writes_refused
+
+    @writes_refused.setter
+    def writes_refused(self, refused: bool) -> None:
+        self._writes_refused = refused
+        self._holds_calls = self._may_hold_calls()
 
     def copies_needed(self, voters: int) -> int:
         """How many of so many voters must store an entry before it counts."""
@@ -859,7 +888,7 @@ class Group:
             **{f"timers_{name}": count for name, count in self.machine.timers.counts.items()},
             "log_full": self.log_full,
             "dispatch_stalled": self.dispatch_stalled,
-            "writes_refused": int(self.writes_refused and self.leader.term is not None),
+            "writes_refused": int(self._writes_refused and self.leader.term is not None),
             **self._ha_statistics(),
         }
 

@@ -22,6 +22,7 @@ from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive, 
 from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result, Sign
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced, ProduceFrame, ProducerOpened
+from ledgermq.node.broker.filters.filters import LOOKS_PER_TURN
 from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects, LeaderPart, Takers, handlers
@@ -41,6 +42,7 @@ from ledgermq.node.broker.parts.retention.retention_records import RetentionReco
 from ledgermq.node.broker.parts.sends.deduplication import with_known
 from ledgermq.node.broker.parts.sends.send_admission import SendAdmission
 from ledgermq.node.broker.parts.timers.timer_firing import TimerFiring, fire_times
+from ledgermq.node.broker.parts.timers.timers import NEVER
 from ledgermq.node.broker.parts.transactions.transaction_checks import CheckClock, TransactionRules
 from ledgermq.node.broker.parts.transactions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.plan import NEVER_NS, PLAN_BYTES, Awaited, Plan
@@ -137,9 +139,9 @@ class Leader:
         """Parts that may have something to plan without a call."""
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
-        self._early: deque[Awaited] = deque()
+        self.early: deque[Awaited] = deque()
         """Sends that wait for replication, by index. Each call waits either here or in `_awaited`, so that it is answered once."""
-        self._uncommitted_topics: dict[str, int] = {}
+        self.uncommitted_topics: dict[str, int] = {}
         """Stored topic → its last unapplied entry of the class `memory`."""
         self._serial = 0
         self.traffic = Traffic(machine.delivery)
@@ -178,10 +180,10 @@ class Leader:
         self.term = None
         self.serving = False
         done = [Done(call.token, Refused("not-leader", leader)) for call in self._inbox if not isinstance(call, Sign)]
-        for early in self._early:
+        for early in self.early:
             self._await(early)
-        self._early.clear()
-        self._uncommitted_topics.clear()
+        self.early.clear()
+        self.uncommitted_topics.clear()
         kept: list[tuple[int, int, Awaited]] = []
         for index, serial, awaited in sorted(self._awaited, key=lambda item: item[:2]):
             if awaited.poll is not None and self.polls.get(awaited.token) is None:
@@ -257,9 +259,8 @@ class Leader:
                 part.expire(now_ns)
 
     def due(self, now_ns: int) -> list[Done]:
-        """Answer long polls whose time is over."""
-        deadlines = self.polls.deadlines
-        return self.lease_server.due(now_ns) if deadlines and now_ns >= deadlines[0][0] else []
+        """Answer long polls whose time is over. Called while `polls.deadlines` has some."""
+        return self.lease_server.due(now_ns) if now_ns >= self.polls.deadlines[0][0] else []
 
     def has_work(self) -> bool:
         """Whether there is anything to plan."""
@@ -276,10 +277,11 @@ class Leader:
             quiet_ns = wake_ns - END_GRID_NS
         if not self.serving:
             return wake_ns, quiet_ns
-        firing_ns = self.timer_firing.wake_at_ns(now_ns)
-        if firing_ns is not None:
-            # Delayed messages wait for the wall clock, and its rate is not known.
-            wake_ns, quiet_ns = min(wake_ns, firing_ns), now_ns
+        if self.timer_firing.waits or self._machine.timers.lowest_arrival != NEVER:
+            firing_ns = self.timer_firing.wake_at_ns(now_ns)
+            if firing_ns is not None:
+                # Delayed messages wait for the wall clock, and its rate is not known.
+                wake_ns, quiet_ns = min(wake_ns, firing_ns), now_ns
         due_ns = min(self.tier.retry_ns, self.lite.due_ns, self.members.due_ns)
         wake_ns, quiet_ns = min(wake_ns, due_ns), min(quiet_ns, due_ns)
         if self.clock.ends:
@@ -287,19 +289,21 @@ class Leader:
             quiet_ns = min(quiet_ns, ended_ns)
             if len(self.polls):
                 wake_ns = min(wake_ns, ended_ns)
+        if self._inbox or self.lease_server.releases or any([part.ready() for part in self._planning if part.pending]):
+            quiet_ns = 0
         return wake_ns, quiet_ns
 
     # Planning
 
     def begin_turn(self, now_ns: int, now_ms: int) -> None:
         """Refill the work budget of a turn, and look for due delayed messages."""
-        self._picker.looks.refill()
-        if self.serving:
+        self._picker.looks.left = LOOKS_PER_TURN
+        if self.serving and (self.timer_firing.waits or self._machine.timers.lowest_arrival != NEVER):
             self.timer_firing.look(now_ns, now_ms)
 
     def wants_turn(self) -> bool:
-        """Whether this turn's budget for filters ran out before every waiting Receive was examined."""
-        return self.serving and self._picker.looks.left <= 0 and bool(self.polls.woken)
+        """Whether this turn's budget for filters ran out. Called while `polls.woken` has Receives that were not examined."""
+        return self.serving and self._picker.looks.left <= 0
 
     def plan(
         self,
@@ -317,7 +321,11 @@ class Leader:
         for part in self._planning:
             if part.pending:
                 part.begin_plan(plan)
-        self._decide(plan, self._inbox)
+        for call in self._inbox:
+            if plan.size >= PLAN_BYTES or plan.rows > self._rows_max:
+                plan.deferred.append(call)
+            else:
+                self._deciders[type(call)](plan, call)
         if self.lease_server.releases:
             self.lease_server.give_back(plan, self._rows_max)
         for part in self._planning:
@@ -325,7 +333,8 @@ class Leader:
                 part.end_plan(plan)
         if self.polls.waiting_for:
             self.lease_server.serve(plan)
-        plan.finish()
+        if plan.shared:
+            plan.finish()
         return plan
 
     def plan_trims(self, now_ns: int, now_ms: int, first_index: int) -> Plan:
@@ -333,15 +342,10 @@ class Leader:
         plan = Plan(first_index, now_ns, now_ms, full=True)
         plan.done += [Done(call.token, Refused("disk-full")) for call in self._inbox if not isinstance(call, (Trim, Sign))]
         self.timer_firing.begin_plan(plan)
-        self._decide(plan, [call for call in self._inbox if isinstance(call, Trim)])
+        for call in self._inbox:
+            if isinstance(call, Trim):
+                self._deciders[Trim](plan, call)
         return plan
-
-    def _decide(self, plan: Plan, calls: Sequence[Call]) -> None:
-        for call in calls:
-            if plan.size >= PLAN_BYTES or plan.rows > self._rows_max:
-                plan.deferred.append(call)
-            else:
-                self._deciders[type(call)](plan, call)
 
     def withdraw(self) -> None:
         """The log refused the plan; none of it takes effect."""
@@ -358,7 +362,8 @@ class Leader:
     def appended(self, plan: Plan, queue_offsets: Sequence[int], store_ms: int) -> list[Done]:
         """The batch of `plan` is in the log, or the plan had no drafts."""
         assert self.term is not None, "only a leader appends"
-        self._uncommitted.keep()
+        if self._uncommitted.undo:
+            self._uncommitted.keep()
         self._inbox = plan.deferred
         for keep in plan.kept:
             keep(plan)
@@ -378,9 +383,9 @@ class Leader:
                 self._serial += 1
                 heappush(self._awaited, (awaited.index, self._serial, awaited))
                 continue
-            self._early.append(awaited)
+            self.early.append(awaited)
             if durability is Durability.MEMORY:
-                self._uncommitted_topics.update((draft.stored_topic, awaited.index) for draft in call.drafts)
+                self.uncommitted_topics.update((draft.stored_topic, awaited.index) for draft in call.drafts)
         for index, token, result in plan.awaited:
             self._await(Awaited(index, self.term, token, result))
         if plan.settled or plan.unserved:
@@ -405,9 +410,9 @@ class Leader:
         if not durability.early:
             self._await(awaited)
             return
-        self._early.append(awaited)
+        self.early.append(awaited)
         if durability is Durability.MEMORY:
-            self._uncommitted_topics[call.topic] = answer.last_index
+            self.uncommitted_topics[call.topic] = answer.last_index
 
     def frame_judged(self, verdict: Told) -> None:
         """A frame was not appended: count the reason."""
@@ -430,24 +435,19 @@ class Leader:
         storage. Answer the sends that wait for no more than that. If the group's rule has changed meanwhile, sends that wait for the other
         of the two now wait for the commit."""
         done: list[Done] = []
-        if self._early and alone is not (_class_of(self._early[0]) == Durability.MASTER.value):
-            for early in self._early:
+        if self.early and alone is not (_class_of(self.early[0]) == Durability.MASTER.value):
+            for early in self.early:
                 self._await(early)
-            self._early.clear()
-        while self._early and self._early[0].index <= index:
-            awaited = self._early.popleft()
+            self.early.clear()
+        while self.early and self.early[0].index <= index:
+            awaited = self.early.popleft()
             assert awaited.term == self.term and awaited.result is not None, awaited
             done.append(Done(awaited.token, awaited.result))
         return done
 
-    @property
-    def answers_early(self) -> bool:
-        """Whether a send waits for its replication and not for the commit."""
-        return bool(self._early)
-
     def wants_commit(self) -> bool:
         """Whether a Receive waits for messages whose commit is not urgent for any other caller. Only committed messages are delivered."""
-        return bool(self._uncommitted_topics) and any([self.polls.waits_for(topic) for topic in self._uncommitted_topics])
+        return any([self.polls.waits_for(topic) for topic in self.uncommitted_topics])
 
     def arrived(self, effects: Effects) -> None:
         """These entries were applied: wake the Receives that may find messages now."""
@@ -459,7 +459,7 @@ class Leader:
         if STORAGE_TOPIC in columns.topics:
             # After a trim whose files the object store has, a group that is new to a queue begins lower than before.
             self.polls.wake_all()
-        for topic in effects.topics:
+        for topic in effects.topics if self.polls.waiting_for or self.polls.known_of else ():
             if topic not in columns.topics:
                 self.polls.wake_topic(topic)
             else:
@@ -469,14 +469,15 @@ class Leader:
     def applied(self, entries: Range) -> list[Done]:
         """The machine applied these entries: answer the calls that waited for them."""
         if self.term is not None:
-            self._uncommitted.applied(entries.last_index)
+            if self._uncommitted.by_index:
+                self._uncommitted.applied(entries.last_index)
             for part in self._parts:
                 if part.unapplied_index <= entries.last_index:
                     part.applied(entries.last_index)
         if self.lease_server.touched_rows:
             self.lease_server.follow()
-        if self._uncommitted_topics:
-            self._uncommitted_topics = {topic: last for topic, last in self._uncommitted_topics.items() if last > entries.last_index}
+        if self.uncommitted_topics:
+            self.uncommitted_topics = {topic: last for topic, last in self.uncommitted_topics.items() if last > entries.last_index}
         done: list[Done] = []
         while self._awaited and self._awaited[0][0] <= entries.last_index:
             _, _, awaited = heappop(self._awaited)

@@ -120,8 +120,6 @@ class Plan:
     """Produce and Prepare calls with the place of their first draft and the durability class of their acknowledgement."""
     known: dict[Token, tuple[int | Known, ...]] = field(default_factory=dict)
     """For calls of `produced` with duplicates, per message: its place among the new ones, or where it is already stored."""
-    classes: dict[tuple[str, int], Durability] = field(default_factory=dict)
-    """Stored topic and priority → the durability class of such a message."""
     memory_drafts: int = 0
     """The number of drafts of calls of the class `memory`."""
     awaited: list[tuple[int, Token, Result | Refused]] = field(default_factory=list)
@@ -129,7 +127,7 @@ class Plan:
     settled: list[tuple[Pair, bool]] = field(default_factory=list)
     """Pairs without remaining work, and whether none of their queues has a visible message."""
     _sent: dict[str, dict[int, Sent]] = field(default_factory=dict)
-    _shared: dict[Callable[[Plan], control.ControlRecord], int] = field(default_factory=dict)
+    shared: dict[Callable[[Plan], control.ControlRecord], int] = field(default_factory=dict)
     """What makes a shared record → its place among the drafts."""
     _sent_drafts: int = 0
     """How many drafts are sorted into `_sent`."""
@@ -166,12 +164,6 @@ class Plan:
         """The index of the entry that the next draft becomes."""
         return self.first_index + len(self.drafts)
 
-    @property
-    def urgent(self) -> bool:
-        """Whether a caller waits for the commit of a draft. Every draft but a `memory` message is urgent, such as leases and
-        acknowledgements."""
-        return len(self.drafts) > self.memory_drafts
-
     def sent(self) -> Mapping[str, Mapping[int, Sent]]:
         """The messages among the drafts so far, by stored topic and queue. Messages that follow other entries of the plan are included."""
         for draft in self.drafts[self._sent_drafts :]:
@@ -193,15 +185,15 @@ class Plan:
 
     def shared_index(self, make: Callable[[Plan], control.ControlRecord]) -> int:
         """The index of the record that the calls of this turn share and that `make` makes when all are decided; reserves its place."""
-        place = self._shared.get(make)
+        place = self.shared.get(make)
         if place is None:
-            place = self._shared[make] = len(self.drafts)
+            place = self.shared[make] = len(self.drafts)
             self.drafts.append(None)
         return self.first_index + place
 
     def finish(self) -> None:
         """Every call is decided: make the shared records."""
-        for make, place in self._shared.items():
+        for make, place in self.shared.items():
             self.drafts[place] = control.draft(make(self), self.now_ms)
 
     def add_ack(self, key: tuple[str, str, int], offset: int, lease: int) -> None:

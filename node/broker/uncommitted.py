@@ -39,9 +39,10 @@ class UncommittedState:
         self._cursors: dict[QueueKey, tuple[int, int]] = {}
         self.names: dict[str, int] = {}
         """What configuration entries that are not applied yet are about; see `topic_name`, `group_name`."""
-        self._by_index: deque[tuple[int, _Marks]] = deque()
+        self.by_index: deque[tuple[int, _Marks]] = deque()
         self._open: dict[int, _Marks] = {}
-        self._undo: list[Callable[[], None]] = []
+        self.undo: list[Callable[[], None]] = []
+        """How to take back what the current plan has marked; empty if it has marked nothing."""
 
     def clear(self) -> None:
         """Leadership is lost: nothing is pending any more."""
@@ -49,9 +50,9 @@ class UncommittedState:
         self._acked.clear()
         self._cursors.clear()
         self.names.clear()
-        self._by_index.clear()
+        self.by_index.clear()
         self._open.clear()
-        self._undo.clear()
+        self.undo.clear()
 
     def __len__(self) -> int:
         return len(self._rows) + len(self._cursors) + len(self.names)
@@ -84,7 +85,7 @@ class UncommittedState:
         assert row not in self._rows, f"two pending records about {row}"
         self._rows[row] = index
         self._mark(index).rows.append(row)
-        self._undo.append(lambda: put_back(self._rows, row, None))
+        self.undo.append(lambda: put_back(self._rows, row, None))
 
     def mark_acked(self, index: int, key: QueueKey, offset: int) -> None:
         """The entry at `index` acknowledges the lease of this row."""
@@ -93,7 +94,7 @@ class UncommittedState:
         self._rows[row] = index
         self._acked.add(row)
         self._mark(index).rows.append(row)
-        self._undo.append(lambda: self._forget_acked(row))
+        self.undo.append(lambda: self._forget_acked(row))
 
     def _forget_acked(self, row: RowKey) -> None:
         del self._rows[row]
@@ -103,34 +104,34 @@ class UncommittedState:
         before = self._cursors.get(key)
         self._cursors[key] = (cursor, index)
         self._mark(index).cursors.append(key)
-        self._undo.append(lambda: put_back(self._cursors, key, before))
+        self.undo.append(lambda: put_back(self._cursors, key, before))
 
     def mark_name(self, index: int, name: str) -> None:
         before = self.names.get(name)
         self.names[name] = index
         self._mark(index).names.append(name)
-        self._undo.append(lambda: put_back(self.names, name, before))
+        self.undo.append(lambda: put_back(self.names, name, before))
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
         """Register an undo step of other state that follows the plan."""
-        self._undo.append(undo)
+        self.undo.append(undo)
 
     def keep(self) -> None:
         """The planned entries are in the log."""
-        self._by_index.extend(sorted(self._open.items(), key=lambda item: item[0]))
+        self.by_index.extend(sorted(self._open.items(), key=lambda item: item[0]))
         self._open.clear()
-        self._undo.clear()
+        self.undo.clear()
 
     def rollback(self) -> None:
         """The log refused the plan."""
-        while self._undo:
-            self._undo.pop()()
+        while self.undo:
+            self.undo.pop()()
         self._open.clear()
 
     def applied(self, index: int) -> None:
         """Every entry up to `index` is applied."""
-        while self._by_index and self._by_index[0][0] <= index:
-            at, marks = self._by_index.popleft()
+        while self.by_index and self.by_index[0][0] <= index:
+            at, marks = self.by_index.popleft()
             for row in marks.rows:
                 del self._rows[row]
                 self._acked.discard(row)

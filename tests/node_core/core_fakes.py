@@ -416,7 +416,7 @@ class Bench:
                 assert not leader._picker.is_new(key), f"{key} has new messages"
                 assert not list(leader.clock.ready(key)), f"{key} has messages that are visible again"
             assert not listed or pair not in polls.waiting_for or pair in polls.woken, f"{pair} waits, and is not woken"
-        assert {pair for pairs in polls._known_of.values() for pair in pairs} == polls._known.keys()
+        assert {pair for pairs in polls.known_of.values() for pair in pairs} == polls._known.keys()
 
     def pass_time(self, ns: int) -> TurnOutput:
         return self.turn(at_ns=self.now_ns + ns)

@@ -207,9 +207,9 @@ def test_nothing_grows_with_messages_acknowledged_from_memory() -> None:
         b.ask(produce(b, ("t", -1), ("memory", -1)))
         replicate(b)
     leader = b.group.leader
-    assert not leader._early and not leader._awaited and set(leader._uncommitted_topics) == {"t", "memory"}
+    assert not leader.early and not leader._awaited and set(leader.uncommitted_topics) == {"t", "memory"}
     commit(b)
-    assert not leader._uncommitted_topics
+    assert not leader.uncommitted_topics
 
 
 def test_calls_are_not_held_while_writes_are_refused() -> None:

@@ -83,7 +83,7 @@ def test_counting_costs_the_same_for_any_number_of_messages(b: Bench) -> None:
         received = calls_of_counting(lambda count=count: b.receive(n=count))  # type: ignore[misc]
         costs.append((sent, received))
     # A lease record is a range of its own, on a control topic.
-    applied = {"Traffic.applied": 1, "_by_topic": 1}
+    applied = {"Traffic.applied": 1}
     assert costs == [(applied, {**applied, "Traffic.leased": 1})] * 3
     follower = Bench(b.log)
     follower.replicator.commit_index = b.log.end_index

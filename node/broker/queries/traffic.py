@@ -55,7 +55,11 @@ class Traffic:
 
     def applied(self, entries: Range, columns: Columns, topics: Mapping[str, object]) -> None:
         """Count the entries of a range on topics in force, in `topics`."""
-        for stored_topic, messages, size in _by_topic(entries, columns):
+        if len(columns.topics) == 1:
+            rows: Iterable[tuple[str, int, int]] = ((columns.topics[0], len(entries), len(entries.data) - len(entries) * HEADER_BYTES),)
+        else:
+            rows = _by_topic(columns)
+        for stored_topic, messages, size in rows:
             count = self.stored.get(stored_topic)
             if count is None:
                 topic = parent_of(stored_topic)
@@ -84,11 +88,8 @@ class Traffic:
             self._pairs_max = max(_PAIRS_MIN, 2 * len(self.handed_out))
 
 
-def _by_topic(entries: Range, columns: Columns) -> Iterable[tuple[str, int, int]]:
+def _by_topic(columns: Columns) -> Iterable[tuple[str, int, int]]:
     """Stored topic, messages, and bytes of their records; a topic may come more than once."""
-    if len(columns.topics) == 1:
-        messages = len(entries)
-        return ((columns.topics[0], messages, len(entries.data) - messages * HEADER_BYTES),)
     if columns.rows is not None:
         # The arrays of few entries would be made for this alone.
         return [(row[0], 1, row[5]) for row in columns.rows]

@@ -45,7 +45,7 @@ class Polls:
         self.woken: dict[Pair, None] = {}
         self._known: dict[Pair, dict[int, None]] = {}
         """Pair → the queues that may have a visible message. Pairs that are not here may have one in any queue."""
-        self._known_of: dict[str, dict[Pair, None]] = {}
+        self.known_of: dict[str, dict[Pair, None]] = {}
         """Stored topic → its pairs in `_known`."""
         self.deadlines: list[tuple[int, Token]] = []
 
@@ -113,14 +113,14 @@ class Polls:
 
     def wake_topic(self, topic: str) -> None:
         """Messages of this topic may be visible in any of its queues."""
-        for pair in [*self._known_of.get(topic, ())]:
+        for pair in [*self.known_of.get(topic, ())]:
             self.forget(pair)
         self.woken.update(self._pairs_of.get(topic, {}))
 
     def arrived(self, topic: str, queues: Iterable[int], is_new: Callable[[QueueKey], bool]) -> None:
         """Messages of this topic were applied in these queues. `is_new`: whether a queue has messages that its consumer group has not
         leased yet, as of the log's end. In other queues nothing became visible."""
-        for pair in [*self._known_of.get(topic, ())]:
+        for pair in [*self.known_of.get(topic, ())]:
             if pair not in self.waiting_for:
                 # Nothing is to be decided for it now, and it must not cost anything with every message.
                 self.forget(pair)
@@ -151,15 +151,15 @@ class Polls:
     def forget(self, pair: Pair) -> None:
         """Any queue may have visible messages for this pair from now on."""
         if self._known.pop(pair, None) is not None:
-            pairs = self._known_of[pair[1]]
+            pairs = self.known_of[pair[1]]
             del pairs[pair]
             if not pairs:
-                del self._known_of[pair[1]]
+                del self.known_of[pair[1]]
 
     def forget_all(self) -> None:
         """Any queue may have visible messages for any pair from now on."""
         self._known.clear()
-        self._known_of.clear()
+        self.known_of.clear()
 
     def dirty(self) -> list[Pair]:
         """The pairs to examine, in the order in which they were woken."""
@@ -178,7 +178,7 @@ class Polls:
             if len(self._known) >= KNOWN_MAX:
                 self.forget_all()
             self._known[pair] = {}
-            self._known_of.setdefault(pair[1], {})[pair] = None
+            self.known_of.setdefault(pair[1], {})[pair] = None
 
     def all(self) -> list[Poll]:
         """Every Receive, oldest first."""

@@ -68,7 +68,7 @@ class TierMessages:
         """Below this offset the object store has no message of the queue."""
         self._wanted: dict[Pair, dict[int, int]] = {}
         """Pair → queue → the offset that it waits for."""
-        self._queued: dict[Target, None] = {}
+        self.queued: dict[Target, None] = {}
         """What waits for another fetch to end."""
         self._under_way: dict[Target, TierFetch] = {}
         self._retries: dict[QueueKey, int] = {}
@@ -82,7 +82,7 @@ class TierMessages:
 
     def resign(self) -> None:
         """Leadership is lost: forget everything. What is under way arrives in vain."""
-        for part in (self._batches, self._numbers, self._by_position, self._gone, self._wanted, self._queued, self._under_way):
+        for part in (self._batches, self._numbers, self._by_position, self._gone, self._wanted, self.queued, self._under_way):
             part.clear()
         self._retries.clear()
         self.retry_ns = NEVER_NS
@@ -174,15 +174,15 @@ class TierMessages:
         if key not in self._retries and self._wanted.setdefault((group, topic), {}).setdefault(queue, offset) == offset:
             target = topic, queue, offset
             if target not in self._under_way:
-                self._queued[target] = None
+                self.queued[target] = None
 
     def fetches(self) -> tuple[TierFetch, ...]:
         """The fetches to start now. None while a trim is half applied: where the queues begin and where the log does would not fit each
         other, and what lies between would look gone."""
         started: list[TierFetch] = []
-        while self._queued and len(self._under_way) < FETCHES_MAX and self._machine.settled:
-            target = topic, queue, _ = next(iter(self._queued))
-            del self._queued[target]
+        while self.queued and len(self._under_way) < FETCHES_MAX and self._machine.settled:
+            target = topic, queue, _ = next(iter(self.queued))
+            del self.queued[target]
             self._number += 1
             begin = self._machine.begin(topic, queue), self._machine.begin_pos
             fetch = self._under_way[target] = TierFetch(self._number, *target, *begin, BATCH_BYTES, BATCH_MESSAGES)
@@ -209,7 +209,7 @@ class TierMessages:
             self._gone[place] = max(self._gone.get(place, 0), fetched.first)
         if fetched.messages:
             self._keep(fetch.number, _Batch(place, fetched.first, fetched.messages, sum(len(m.record) for m in fetched.messages)))
-        self._queued = {other: None for other in self._queued if other[:2] != place or not self._is_known(place, other[2])}
+        self.queued = {other: None for other in self.queued if other[:2] != place or not self._is_known(place, other[2])}
         return self._end_wishes(place, lambda offset: offset == fetch.first or self._is_known(place, offset))
 
     def _end_wishes(self, place: Place, ends: Callable[[int], bool]) -> dict[Pair, None]:

@@ -100,9 +100,8 @@ class LiteServer(LeaderPart):
         self.due_ns = now_ns + self._liveness_ns // LOOKS if self.seen else NEVER_NS
 
     def follow(self, effects: Effects, now_ns: int) -> None:
-        """Entries were applied: list the lite topics that may have messages now, for the clients that read them."""
-        if not self._machine.lite.count and not effects.lite:
-            return
+        """Entries were applied while there are sets, or that changed some: list the lite topics that may have messages now, for the clients
+        that read them."""
         for topic in effects.topics:
             self._wake(topic, self._machine.lite.readers(topic))
         for group, topic in dict.fromkeys((key[0], key[1]) for key, _ in effects.touched if LITE_SEPARATOR in key[1]):

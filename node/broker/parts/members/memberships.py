@@ -33,7 +33,6 @@ from ledgermq.node.broker.calls.outcome import Done, Refused
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Takers
 from ledgermq.node.broker.parts.members.member_forms import from_raft
-from ledgermq.node.broker.plan import NEVER_NS
 from ledgermq.node.broker.ports import Replicator
 from ledgermq.raft.config import Rule
 from ledgermq.raft.membership import Change, MemberChange, NotYet
@@ -61,11 +60,12 @@ class Memberships:
         self._machine = machine
         self.term_begun = False
         """Whether this replica leads and its term-start record is in its log."""
-        self._asked: list[MemberRequest | RaiseLevel | BeginTimeEpoch] = []
-        self._owed: list[MemberRequest] = []
-        self._returned: dict[str, str] = {}
+        self.asked: list[MemberRequest | RaiseLevel | BeginTimeEpoch] = []
+        self.owed: list[MemberRequest] = []
+        self.returned: dict[str, str] = {}
         """Node → the directory with which it came back; bounded by the number of nodes."""
-        self._again_ns = 0
+        self.due_ns = 0
+        """When `due` has something to do next."""
         self.objections: dict[str, str] = {}
         """Node that came back → why it has not regained its former place, for people."""
 
@@ -88,7 +88,7 @@ class Memberships:
         rule = Rule(call.rule) if call.kind == "rule" else Rule.MAJORITY
         told = call.node, call.incarnation or "", call.reason, rule, call.observer
         change = MemberChange(Change(call.kind), *told, minimum=call.minimum)
-        self._asked.append(MemberRequest(change, call.token, call.level_max))
+        self.asked.append(MemberRequest(change, call.token, call.level_max))
         return []
 
     def take_level(self, call: RaiseLevel, now_ns: int, *, serving: bool) -> list[Done]:
@@ -97,14 +97,14 @@ class Memberships:
             return [Done(call.token, Refused("not-leader", self._replicator.leader))]
         if call.record.level <= self._machine.level:
             return [Done(call.token, Kept())]
-        self._asked.append(call)
+        self.asked.append(call)
         return []
 
     def take_time_epoch(self, call: BeginTimeEpoch, now_ns: int, *, serving: bool) -> list[Done]:
         """Accept a request for a time epoch. Returns the answer that needs no record."""
         if not serving:
             return [Done(call.token, Refused("not-leader", self._replicator.leader))]
-        self._asked.append(call)
+        self.asked.append(call)
         return []
 
     def objection_to(self, call: RaiseLevel, level: int) -> str:
@@ -135,7 +135,7 @@ class Memberships:
 
     def take_returned(self, call: Returned, now_ns: int, *, serving: bool) -> list[Done]:
         """Remember a node that came back, on every replica: the next leader needs it too."""
-        self._returned[call.node] = call.incarnation
+        self.returned[call.node] = call.incarnation
         return []
 
     def take_appointment(self, call: Appointed, now_ns: int, *, serving: bool) -> list[Done]:
@@ -153,12 +153,12 @@ class Memberships:
     def due(self, now_ns: int) -> MemberRequest | RaiseLevel | BeginTimeEpoch | None:
         """The next change to try, on a leader that serves or that is a master; None if there is none now. Requested changes are tried once,
         the leader's own ones repeatedly."""
-        if self._asked:
-            return self._asked.pop(0)
-        if not self._owed and now_ns >= self._again_ns:
-            self._again_ns = now_ns + AGAIN_NS
+        if self.asked:
+            return self.asked.pop(0)
+        if not self.owed and now_ns >= self.due_ns:
+            self.due_ns = now_ns + AGAIN_NS
             self._look(now_ns)
-        return self._owed.pop(0) if self._owed else None
+        return self.owed.pop(0) if self.owed else None
 
     def _look(self, now_ns: int) -> None:
         """Collects the changes that the leader has to make. A node is forgotten once the group has committed its new directory, because an
@@ -167,15 +167,15 @@ class Memberships:
         pending = replicator.members_index > replicator.commit_index
         if pending and members.rule is not Rule.IN_SYNC:
             return
-        named = {node for node, new in self._returned.items() if node not in members.nodes or members.incarnations.get(node) == new}
+        named = {node for node, new in self.returned.items() if node not in members.nodes or members.incarnations.get(node) == new}
         if not pending:
-            self._returned = {node: new for node, new in self._returned.items() if node not in named}
-        owed = {node: new for node, new in self._returned.items() if node not in named}
+            self.returned = {node: new for node, new in self.returned.items() if node not in named}
+        owed = {node: new for node, new in self.returned.items() if node not in named}
         self.objections = {node: why for node, why in self.objections.items() if node in owed}
-        self._owed = [MemberRequest(MemberChange(Change.RETURN, node, incarnation, _LOST)) for node, incarnation in owed.items()]
+        self.owed = [MemberRequest(MemberChange(Change.RETURN, node, incarnation, _LOST)) for node, incarnation in owed.items()]
         promotion = self._replicator.due_change(now_ns)
         if promotion is not None:
-            self._owed.append(MemberRequest(promotion))
+            self.owed.append(MemberRequest(promotion))
 
     def refused(self, request: MemberRequest, why: str) -> list[Done]:
         """The core refused to append the change."""
@@ -192,13 +192,7 @@ class Memberships:
     def resign(self) -> list[Done]:
         """Leadership is lost. None of the pending changes was appended."""
         self.term_begun = False
-        asked, self._asked = self._asked, []
-        self._owed.clear()
+        asked, self.asked = self.asked, []
+        self.owed.clear()
         self.objections = {}
         return [Done(request.token, Refused("not-leader", self._replicator.leader)) for request in asked if request.token is not None]
-
-    def next_times_ns(self) -> tuple[int, int]:
-        """When a leader that may change members needs a turn to retry a change; and the time from which `due` has something to do."""
-        members = self._replicator.members
-        retries = self._returned or members.returning or members.towards is not None
-        return self._again_ns if retries else NEVER_NS, 0 if self._asked or self._owed else self._again_ns

@@ -45,7 +45,7 @@ class Pulls:
         self.waiting: dict[Token, _Waiting] = {}
         self._of_topic: dict[str, dict[Token, None]] = {}
         self.woken: dict[Token, None] = {}
-        self._deadlines: list[tuple[int, Token]] = []
+        self.deadlines: list[tuple[int, Token]] = []
         self.looks = Looks()
 
     def __len__(self) -> int:
@@ -56,10 +56,10 @@ class Pulls:
         self.waiting[call.token] = _Waiting(call, call.offset)
         self._of_topic.setdefault(call.topic, {})[call.token] = None
         self.woken[call.token] = None
-        heappush(self._deadlines, (call.deadline_ns, call.token))
-        if len(self._deadlines) > 4 * len(self.waiting) + 256:
-            self._deadlines = [item for item in self._deadlines if item[1] in self.waiting]
-            heapify(self._deadlines)
+        heappush(self.deadlines, (call.deadline_ns, call.token))
+        if len(self.deadlines) > 4 * len(self.waiting) + 256:
+            self.deadlines = [item for item in self.deadlines if item[1] in self.waiting]
+            heapify(self.deadlines)
 
     def wake(self, topics: Iterable[str]) -> None:
         """These topics have new messages, or their configuration changed."""
@@ -99,14 +99,14 @@ class Pulls:
         """Answer the pulls whose deadline has passed with an empty result, or refuse them if their messages may not be read now. Each was
         examined at least once, however short its deadline."""
         done: list[Done] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
-            _, token = heappop(self._deadlines)
+        while self.deadlines and self.deadlines[0][0] <= now_ns:
+            _, token = heappop(self.deadlines)
             waiting = self.waiting.get(token)
             if waiting is not None:
                 unread = token in self.turned_away
                 end_ns = waiting.call.deadline_ns + waiting.call.patience_ns
                 if unread and now_ns < end_ns:
-                    heappush(self._deadlines, (end_ns, token))
+                    heappush(self.deadlines, (end_ns, token))
                     continue
                 self._remove(token)
                 done.append(Done(token, UNREAD if unread else Pulled((), (), waiting.offset)))
@@ -125,14 +125,14 @@ class Pulls:
         tokens = list(self.waiting)
         for token in tokens:
             self._remove(token)
-        self._deadlines.clear()
+        self.deadlines.clear()
         return [Done(token, refused) for token in tokens]
 
     def wake_at_ns(self, now_ns: int) -> int:
         """When `serve` or `due` has work next."""
         if self.woken:
             return now_ns
-        return self._deadlines[0][0] if self._deadlines else NEVER_NS
+        return self.deadlines[0][0] if self.deadlines else NEVER_NS
 
     def _remove(self, token: Token) -> None:
         topic = self.waiting.pop(token).call.topic

@@ -46,32 +46,32 @@ class Reads:
         self._machine = machine
         self.pulls = Pulls(machine, budget)
         """Pulls whose read index is applied; they still wait for messages."""
-        self._fresh: list[_Asked] = []
+        self.fresh: list[_Asked] = []
         """Calls of this turn that have no read index yet."""
         self._asked: dict[int, list[_Asked]] = {}
         """Calls that wait for a quorum's answer, by the token of the question."""
-        self._indexed: list[tuple[int, _Asked]] = []
+        self.indexed: list[tuple[int, _Asked]] = []
         """(read index, call): waits until the index is applied."""
         self._questions = 0
 
     def __len__(self) -> int:
-        return len(self._fresh) + sum(map(len, self._asked.values())) + len(self._indexed)
+        return len(self.fresh) + sum(map(len, self._asked.values())) + len(self.indexed)
 
     def take(self, call: _Asked, now_ns: int, *, serving: bool) -> list[Done]:
         """Accept a read; only a leader whose state covers every earlier term does. Returns the answers that need no waiting."""
         if not serving:
             return [Done(call.token, self._not_leader())]
-        self._fresh.append(call)
+        self.fresh.append(call)
         return []
 
     ARRIVALS: ClassVar[Takers] = dict.fromkeys((Peek, ReadOffset, FindOffset, Confirm), take)
 
     def ask(self, now_ns: int) -> bool:
         """Ask for the read index of the new calls. Returns whether there are any."""
-        if not self._fresh:
+        if not self.fresh:
             return False
         self._questions += 1
-        self._asked[self._questions], self._fresh = self._fresh, []
+        self._asked[self._questions], self.fresh = self.fresh, []
         self._replicator.read_index(self._questions, now_ns)
         return True
 
@@ -83,17 +83,17 @@ class Reads:
             if index is None:
                 done += [Done(call.token, self._not_leader()) for call in calls]
             else:
-                self._indexed += [(index, call) for call in calls]
+                self.indexed += [(index, call) for call in calls]
         return done
 
     def answer(self) -> list[Done]:
         """Carry out the reads whose index is applied."""
-        if not self._indexed:
+        if not self.indexed:
             return self.pulls.serve() if self.pulls.woken or self.pulls.turned_away else []
         applied_index = self._machine.applied_index
-        ready = [call for index, call in self._indexed if index <= applied_index]
+        ready = [call for index, call in self.indexed if index <= applied_index]
         if ready:
-            self._indexed = [(index, call) for index, call in self._indexed if index > applied_index]
+            self.indexed = [(index, call) for index, call in self.indexed if index > applied_index]
         done: list[Done] = []
         for call in ready:
             if isinstance(call, Pull):
@@ -117,8 +117,8 @@ class Reads:
         return self._refuse_all(Refused("disk-full"))
 
     def _refuse_all(self, refused: Refused) -> list[Done]:
-        calls = [*self._fresh, *(call for asked in self._asked.values() for call in asked), *(call for _, call in self._indexed)]
-        self._fresh, self._indexed = [], []
+        calls = [*self.fresh, *(call for asked in self._asked.values() for call in asked), *(call for _, call in self.indexed)]
+        self.fresh, self.indexed = [], []
         self._asked.clear()
         return [Done(call.token, refused) for call in calls]
 

@@ -16,14 +16,14 @@ from ledgermq.node.broker.uncommitted import RETAINED, UncommittedState, topic_n
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.names import LITE_SEPARATOR, parent_of
 from ledgermq.proto.properties import PROPERTIES_MAX
-from ledgermq.proto.types import Draft, TopicConfig
+from ledgermq.proto.types import Draft, TopicConfig, TopicDurability
 
 _BARE_ENTRY_BYTES = entry_bytes("", 0, 0) + 1
 """The length of an entry without topic, body and properties; a long topic takes one byte more."""
 
 
 class SendAdmission(LeaderPart):
-    """Sends of one broker group. Stateless."""
+    """Sends of one broker group."""
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class SendAdmission(LeaderPart):
         self._lite = lite
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
+        self._classes: dict[tuple[TopicDurability, int, bool], Durability] = {}
+        """Durability of the topic, priority, whether the master acknowledges alone → the class of such a message. Priorities are few."""
 
     def decide(self, plan: Plan, call: Produce) -> None:
         """The fast path for nearly every send: one message without special requirements, while no configuration is pending. The full path
@@ -56,9 +58,10 @@ class SendAdmission(LeaderPart):
         large = _BARE_ENTRY_BYTES + 4 * len(name) + body + properties > self._entry_bytes_max
         if (large and entry_bytes(name, body, properties) > self._entry_bytes_max) or properties > PROPERTIES_MAX:
             return self._produce(plan, call)
-        durability = plan.classes.get((name, draft.priority))
+        kind = topic.durability, draft.priority, plan.alone
+        durability = self._classes.get(kind)
         if durability is None:
-            durability = plan.classes[name, draft.priority] = self._durability_of(topic, draft, plan)
+            durability = self._classes[kind] = self._durability_of(topic, draft, plan)
         plan.memory_drafts += durability is Durability.MEMORY
         plan.produced.append((call, len(plan.drafts), durability))
         plan.drafts.append(draft)

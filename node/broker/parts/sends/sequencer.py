@@ -79,7 +79,9 @@ class Sequencer:
         for key in batch.keys:
             offset = after.get(key)
             if offset is None:
-                offset = self.next_offset(*key)
+                offset = self._next.get(key)
+            if offset is None:
+                offset = self._applied(*key)
             offsets.append(offset)
             after[key] = offset + 1
         return np.array(offsets, np.int64), after

@@ -118,6 +118,8 @@ class TimerFiring(LeaderPart):
         self._held_until_ns = 0
         self._sleep_until_ms = NEVER
         """Nothing has to be read before this time unless a message arrives; 0: there is something to read."""
+        self.waits = False
+        """Whether a message waits, as far as this leader has looked. If none does and none has arrived, there is nothing to look at."""
         self._now_ms = 0
 
     @property
@@ -145,6 +147,7 @@ class TimerFiring(LeaderPart):
         self._fired = False
         self._held_until_ns = 0
         self._sleep_until_ms = 0
+        self.waits = True
         self.pending = False
         self.unapplied_index = NEVER_NS
 
@@ -169,6 +172,7 @@ class TimerFiring(LeaderPart):
         self.pending = window is not None or self._former is not None
         idle = self._former is None and (window is None or self._is_idle())
         self._sleep_until_ms = self._next_epoch() * SLOT_MS if idle else 0
+        self.waits = self._sleep_until_ms < NEVER // SLOT_MS * SLOT_MS
 
     def _is_idle(self) -> bool:
         """Whether the window has nothing, and no row of its epoch was left out."""
