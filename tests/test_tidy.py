@@ -310,6 +310,32 @@ def test_every_field_of_the_raft_core_has_one_owner() -> None:
     ]
 
 
+CAPABILITIES = "node.broker.parts."
+IMPORTERS_MAX = 4
+"""Its state is driven by `machine.py`, its decisions by `leader.py` or `group.py`; that leaves a question or one other capability."""
+
+
+def importers_of_capabilities(trees: list[tuple[str, ast.Module]]) -> dict[str, set[str]]:
+    """Capability of a broker group → the modules of `node/broker/` outside of its folder that import from it."""
+    found: dict[str, set[str]] = {}
+    for name, tree in trees:
+        own = name.removeprefix(CAPABILITIES).split(".")[0] if name.startswith(CAPABILITIES) else ""
+        for target, _ in imports(tree) if name.startswith("node.broker") else ():
+            folder, _, rest = target.removeprefix("ledgermq.").removeprefix(CAPABILITIES).partition(".")
+            if CAPABILITIES + folder in PACKAGE_NAMES and rest and folder != own:
+                found.setdefault(folder, set()).add(name)
+    return found
+
+
+def test_a_capability_of_the_broker_is_known_to_few() -> None:
+    """A folder of `node/broker/parts/` is imported from at most four modules of `node/broker/` outside of it."""
+    found = importers_of_capabilities([(name, tree) for name, _, tree in ALL])
+    assert {"delivery", "timers", "sends"} <= found.keys()
+    assert not {folder: sorted(names) for folder, names in found.items() if len(names) > IMPORTERS_MAX}
+    wrong = [(f"node.broker.m{n}", ast.parse("from ledgermq.node.broker.parts.timers.timers import Timers")) for n in range(5)]
+    assert importers_of_capabilities(wrong) == {"timers": {f"node.broker.m{n}" for n in range(5)}}
+
+
 FOLDER_MAX = 25
 TWICE = {"__init__", "state", "decide", "ports", "service", "wire"}
 """Names that say the same of each concept they stand in."""

@@ -533,7 +533,8 @@ class Group:
                     self._no_room_for(turn, calls[at:])
                     break
                 appended = True
-                self.leader.frame_appended(call, answer(call.frame.batch, *found, durability))
+                place, ranges = found
+                self.leader.frame_appended(call, answer(call.frame.batch, place.queue_offsets, place.store_ms, ranges, durability))
                 continue
             self.leader.frame_judged(verdict)
             if isinstance(verdict, Later):

@@ -113,7 +113,7 @@ class Leader:
         self.timer_firing = TimerFiring(machine, uncommitted)
         self.dead_lettering = DeadLettering(machine, self.tier, uncommitted, room, settings.max_attempts)
         lite_limits = liveness_ns, settings.receive_bytes_max, settings.lite_topics_max, budget
-        self.lite = LiteServer(machine, self.clock, uncommitted, self.polls, self.dead_lettering, *lite_limits)
+        self.lite = LiteServer(machine, self.clock.ready, uncommitted, self.polls, self.dead_lettering, *lite_limits)
         self.members = Members(machine, uncommitted, liveness_ns)
         self.producer_sequencing = self.producer_sequencing_type(machine, machine.producers, uncommitted, room, settings.producers_max)
         reading = machine, self.clock, uncommitted, self.polls, self.tier, self._groups, self._picker
@@ -124,7 +124,7 @@ class Leader:
             self.producer_sequencing,
             self.transaction_resolver_type(machine, self.checks, uncommitted, room, settings.transactions),
             self.dead_lettering,
-            Configuring(machine, uncommitted, self.polls),
+            Configuring(machine, uncommitted, self.polls.wake_group),
             OffsetCommits(machine, uncommitted),
             RetentionRecords(machine, uncommitted),
             self.lite,

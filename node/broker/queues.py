@@ -34,11 +34,16 @@ QueueKey = tuple[str, str, int]
 Touched = list[tuple[QueueKey, Sequence[int]]]
 """Rows that records may have changed, for modules that keep something beside them: a queue and the offsets, for each record and queue."""
 Pair = tuple[str, str]
-"""(consumer group, stored topic), or the result of `polls.lite_pair`"""
+"""(consumer group, stored topic), or the result of `lite_pair`"""
 LiteKey = tuple[str, str, str]
 """(consumer group, stored topic of kind lite, client id)"""
 LITE_FLOOR_STEP = 300_000
 """Lite topics begin at multiples of this, which is where a consume-queue file begins if files have their default length."""
+
+
+def lite_pair(group: str, topic: str, client: str) -> Pair:
+    """The pair of a client that reads lite topics. Each client has its own set of lite topics, so it has a pair of its own."""
+    return group, f"{topic}\n{client}"
 
 
 class Places:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ledgermq.node.broker.parts.delivery.delivery import Delivery
+from ledgermq.node.broker.parts.ports import Positions
 from ledgermq.node.broker.plan import Leased
 from ledgermq.proto.layout import HEADER_BYTES, Columns
 from ledgermq.proto.names import base_group, parent_of
@@ -46,7 +46,7 @@ class HandedOut:
 class Traffic:
     """The counts of one broker group's leader."""
 
-    def __init__(self, delivery: Delivery) -> None:
+    def __init__(self, delivery: Positions) -> None:
         self._delivery = delivery
         self._pairs_max = _PAIRS_MIN
         self.stored: dict[str, Stored] = {}

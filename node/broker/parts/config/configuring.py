@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.part import LeaderPart, Takers
-from ledgermq.node.broker.parts.delivery.polls import Polls
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.queues import Places
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, topic_name
@@ -19,10 +18,11 @@ from ledgermq.proto.names import stored_name
 class Configuring(LeaderPart):
     """Configuration of one broker group. Stateless."""
 
-    def __init__(self, places: Places, uncommitted: UncommittedState, polls: Polls) -> None:
+    def __init__(self, places: Places, uncommitted: UncommittedState, wake_group: Callable[[str], None]) -> None:
+        """`wake_group(group)`: the Receives of this consumer group are to be examined again."""
         self._places = places
         self._uncommitted = uncommitted
-        self._polls = polls
+        self._wake_group = wake_group
 
     def decide(self, plan: Plan, call: Configure) -> None:
         names = [topic_name(stored_name(t.namespace, t.name)) for t in call.topics]
@@ -41,7 +41,7 @@ class Configuring(LeaderPart):
             self._uncommitted.mark_name(index, name(record.stored))
             if isinstance(record, control.GroupRecord):
                 # Deleted, it has every message before it again; with another configuration it may have others. Served once it is applied.
-                self._polls.wake_group(record.stored)
+                self._wake_group(record.stored)
         if index < 0:
             plan.assured.append(Done(call.token, Configured()))
         else:

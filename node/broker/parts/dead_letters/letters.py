@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ledgermq.node.broker.origins import Mark
 from ledgermq.node.broker.part import Effects, StatePart, Takers
-from ledgermq.node.broker.parts.delivery.delivery import Delivery
+from ledgermq.node.broker.parts.ports import Positions
 from ledgermq.proto.control import LettersRecord
 
 KIND = "dlq"
@@ -29,7 +29,7 @@ class Letters(StatePart):
 
     KEY = "letters"
 
-    def __init__(self, delivery: Delivery, begin: Callable[[str, int], int]) -> None:
+    def __init__(self, delivery: Positions, begin: Callable[[str, int], int]) -> None:
         self._delivery = delivery
         self._begin = begin
         self._topics: dict[str, Settled] = {}

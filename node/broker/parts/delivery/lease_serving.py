@@ -24,8 +24,8 @@ from ledgermq.node.broker.parts.delivery.fifo_picker import FifoJob
 from ledgermq.node.broker.parts.delivery.leases import LeaseClock
 from ledgermq.node.broker.parts.delivery.picker import NOTHING_SENT, Job, Pick, Picker, Rules
 from ledgermq.node.broker.parts.delivery.polls import Polls
-from ledgermq.node.broker.parts.delivery.ports import LettersOfReceives, LiteReceives
 from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
+from ledgermq.node.broker.parts.ports import LettersOfReceives, LiteReceives
 from ledgermq.node.broker.plan import PLAN_BYTES, Awaited, Leased, Plan, Poll
 from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.queues import Pair, QueueKey, Touched

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import Receive, client_of
 from ledgermq.node.broker.plan import NEVER_NS, Poll
-from ledgermq.node.broker.queues import Pair, QueueKey
+from ledgermq.node.broker.queues import Pair, QueueKey, lite_pair
 
 END_GRID_NS = 20_000_000
 """A fifth of the time by which a long poll ends before its caller's deadline (`node/frontend/rocketmq/service_config.py`)."""
@@ -24,11 +24,6 @@ END_GRID_NS = 20_000_000
 KNOWN_MAX = 16_384
 """For how many pairs the queues with visible messages are known; beyond that all of them are examined again. Members of broadcasting groups
 come under names that clients choose, so this table needs a bound."""
-
-
-def lite_pair(group: str, topic: str, client: str) -> Pair:
-    """The pair of a client that reads lite topics. Each client has its own set of lite topics, so it has a pair of its own."""
-    return group, f"{topic}\n{client}"
 
 
 def _pair_of(call: Receive) -> Pair:

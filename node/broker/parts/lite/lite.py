@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ledgermq.node.broker.part import Effects, StatePart, Takers
-from ledgermq.node.broker.parts.delivery.delivery import Delivery
+from ledgermq.node.broker.parts.ports import Positions
 from ledgermq.node.broker.queues import LiteKey, Places
 from ledgermq.proto.control import LiteRecord
 from ledgermq.proto.names import lite_stored, stored_name
@@ -32,7 +32,7 @@ class LiteSets(StatePart):
 
     KEY = "lite"
 
-    def __init__(self, places: Places, delivery: Delivery) -> None:
+    def __init__(self, places: Places, delivery: Positions) -> None:
         self._places = places
         self._delivery = delivery
         self._sets: dict[LiteKey, _Set] = {}

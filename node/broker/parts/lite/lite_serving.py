@@ -12,7 +12,7 @@ next leader rebuilds it (`lead`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,11 +22,10 @@ from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects, LeaderPart, Takers
 from ledgermq.node.broker.parts.dead_letters.dead_lettering import DeadLettering
-from ledgermq.node.broker.parts.delivery.leases import LeaseClock
-from ledgermq.node.broker.parts.delivery.polls import Polls, lite_pair
+from ledgermq.node.broker.parts.ports import WaitingReceives
 from ledgermq.node.broker.plan import NEVER_NS, Leased, Plan, Poll
 from ledgermq.node.broker.ports import ReadBudget
-from ledgermq.node.broker.queues import LiteKey, Pair, QueueKey
+from ledgermq.node.broker.queues import LiteKey, Pair, QueueKey, lite_pair
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_pair_name, topic_name
 from ledgermq.proto import control
 from ledgermq.proto.names import LITE_SEPARATOR, lite_stored, parse_lite
@@ -54,17 +53,18 @@ class LiteServer(LeaderPart):
     def __init__(
         self,
         machine: Machine,
-        clock: LeaseClock,
+        ready: Callable[[QueueKey], Iterable[int]],
         uncommitted: UncommittedState,
-        polls: Polls,
+        polls: WaitingReceives,
         dead_lettering: DeadLettering,
         liveness_ns: int,
         max_bytes: int,
         topics_max: int,
         budget: ReadBudget,
     ) -> None:
+        """`ready(queue)`: the offsets that are visible again, as `LeaseClock.ready`."""
         self._machine = machine
-        self._clock = clock
+        self._ready = ready
         self._uncommitted = uncommitted
         self._polls = polls
         self._dead_lettering = dead_lettering
@@ -308,7 +308,7 @@ class LiteServer(LeaderPart):
     def _look(self, key: QueueKey, most: int, max_bytes: int) -> _Found | None:
         """The next messages of a lite topic; None if it is empty or locked."""
         machine, topic = self._machine, key[1]
-        again = sorted(self._clock.ready(key))
+        again = sorted(self._ready(key))
         if self._rows(key) > len(again) or any(self._uncommitted.pending(key, offset) is not None for offset in again):
             return None
         first = max(machine.delivery.cursor(key), machine.begin(topic, 0))

@@ -11,7 +11,6 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.parts.producers.producers import Stored
-from ledgermq.node.broker.parts.sends.sequencer import Assignment
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import I32, I64, Range, UnsealedBatch
@@ -20,12 +19,12 @@ _STORE_MS = slice(104, 112)
 _READ_BYTES = 1 << 20
 
 
-def answer(batch: UnsealedBatch, place: Assignment, ranges: Sequence[Range], durability: Durability) -> FrameProduced:
+def answer(batch: UnsealedBatch, queue_offsets: I64, store_ms: int, ranges: Sequence[Range], durability: Durability) -> FrameProduced:
     """The answer for a frame that was just appended."""
     first, last = ranges[0], ranges[-1]
-    queues = _queue_ranges(batch.queues, place.queue_offsets)
+    queues = _queue_ranges(batch.queues, queue_offsets)
     at = batch.topics[0], first.first_index, first.term, len(batch)
-    return FrameProduced(*at, queues, last.last_chain, place.store_ms, durability.value)
+    return FrameProduced(*at, queues, last.last_chain, store_ms, durability.value)
 
 
 def answer_in_log(read: Callable[[int, int], Range], stored: Stored, *, duplicate: bool = True) -> FrameProduced:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from ledgermq.node.broker.part import Effects, StatePart, Takers
-from ledgermq.node.broker.parts.delivery.delivery import Delivery
+from ledgermq.node.broker.parts.ports import Positions
 from ledgermq.node.broker.queues import QueueKey
 from ledgermq.proto.control import OffsetRecord, ResetRecord
 from ledgermq.proto.types import GroupConfig
@@ -24,7 +24,7 @@ class Offsets(StatePart):
 
     KEY = "offsets"
 
-    def __init__(self, delivery: Delivery, queues_of: Callable[[str], int]) -> None:
+    def __init__(self, delivery: Positions, queues_of: Callable[[str], int]) -> None:
         self._delivery = delivery
         self._queues_of = queues_of
         self._pairs: dict[tuple[str, str], dict[int, int]] = {}
