@@ -21,7 +21,7 @@ _STORE_MS = slice(56, 64)
 """In a message record."""
 
 
-Takers = Mapping[Any, Callable[..., None]]
+Takers = Mapping[Any, Callable[..., Any]]
 """What a part takes → the method that takes it, as the class has it."""
 
 
