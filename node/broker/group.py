@@ -119,6 +119,8 @@ class _Turn:
     applied_bytes: int = 0
     changed: bool = False
     ha_requests: list[HaRequest] = field(default_factory=list)
+    touched: bool = False
+    """Rows of the delivery state changed, or the leader serves from this turn on: leases may have ended."""
     full: bool = False
     """Not even control records fit: this turn appends nothing more."""
     decides: bool = False
@@ -221,12 +223,13 @@ class Group:
             # A leader already has every committed entry in its log: apply first, and decide against the newest state.
             self._apply(turn)
         if turn.decides:
-            if now_ns >= self._due_ns or turn.changed:
+            if now_ns >= self._due_ns or turn.touched:
                 # Leases that have ended stay ended, even if signs of life arrive with this turn.
                 leader.expire(now_ns)
             if calls and self._take_calls(turn, calls):
                 leader.expire(now_ns)
-            leader.begin_turn(now_ns, now_ms)
+            if leader.timer_firing.waits or self.machine.timers.arrived or leader.looks.left < LOOKS_PER_TURN:
+                leader.begin_turn(now_ns, now_ms)
             self._reads.pulls.looks.left = LOOKS_PER_TURN
         if not self._pass(turn, first=True) or (leader.term is None and not self._reads.pulls.waiting):
             return self._finish(turn, heard=bool(packets))
@@ -296,11 +299,16 @@ class Group:
             if take is not None:
                 turn.done += take(call, turn.now_ns, serving=self.leader.serving)
                 continue
-            decided += type(call) in DECIDED
-            if isinstance(call, CancelReceive):
+            if type(call) in DECIDED:
+                decided += 1
+                if self.leader.serving:
+                    self.leader.inbox.append(call)
+                    continue
+            elif isinstance(call, CancelReceive):
                 turn.done += self._reads.pulls.cancel(call.receive)
             others.append(call)
-        turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
+        if others:
+            turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
         return decided < len(calls)
 
     def _take_pull(self, call: Pull, now_ns: int, *, serving: bool) -> list[Done]:
@@ -383,7 +391,7 @@ class Group:
             appointment = self.replicator.appointment
             if appointment is not None and appointment.forced and appointment.epoch == leads:
                 records.append(control.ForcedRecord(leads, self.node, index - 1))
-            if self._append(turn, [control.draft(record, turn.now_ms) for record in records], control_only=True) is not None:
+            if self._append(turn, records):
                 self._term_start, self.memberships.term_begun = index, True
 
     def _rebuild_sequencer(self) -> None:
@@ -450,15 +458,10 @@ class Group:
 
     # Proposing
 
-    def _append(
-        self, turn: _Turn, drafts: list[Draft], *, control_only: bool, urgent: bool = True, early: bool = False
-    ) -> tuple[list[int], int] | None:
-        """Append drafts as one batch. Returns their queue offsets and store time, or None if the log is full or another replica leads.
-
-        `control_only`: the batch has no client message and may use the reserve.
-        """
-        found = self._append_batch(turn, encode_entries(drafts), control_only=control_only, urgent=urgent, early=early)
-        return None if found is None else (found[0].queue_offsets.tolist(), found[0].store_ms)
+    def _append(self, turn: _Turn, records: Sequence[control.ControlRecord]) -> bool:
+        """Append control records as one batch, which may use the reserve. Returns False if the log is full or another replica leads."""
+        drafts = [control.draft(record, turn.now_ms) for record in records]
+        return self._append_batch(turn, encode_entries(drafts), control_only=True) is not None
 
     def _append_batch(
         self,
@@ -470,7 +473,8 @@ class Group:
         early: bool = False,
         time_epoch: bool = False,
     ) -> tuple[Assignment, Sequence[Range]] | None:
-        """Returns the batch's places and the ranges it became, or None as `_append` does. The log owns the batch's bytes from now on."""
+        """Returns the batch's places and the ranges it became, or None if the log is full or another replica leads. The log owns the
+        batch's bytes from now on. `control_only`: the batch has no client message and may use the reserve."""
         place = (self._sequencer.assign_time_epoch if time_epoch else self._sequencer.assign)(batch, turn.now_ms)
         try:
             where = (place.queue_offsets, place.store_ms)
@@ -583,7 +587,8 @@ class Group:
         assert len(drafts) == len(plan.drafts), "a reserved place was not filled"
         # Someone waits for the commit of every draft but a message of the class `memory`, such as leases and acknowledgements.
         urgent, early = len(drafts) > plan.memory_drafts, plan.memory_drafts > 0
-        return self._append(turn, drafts, control_only=control_only, urgent=urgent, early=early)
+        found = self._append_batch(turn, encode_entries(drafts), control_only=control_only, urgent=urgent, early=early)
+        return None if found is None else (found[0].queue_offsets.tolist(), found[0].store_ms)
 
     def _change_members(self, turn: _Turn) -> bool:
         """Append the due membership and level records, one entry each; True if one was appended."""
@@ -657,7 +662,7 @@ class Group:
             turn.done.append(Done(call.token, Refused("members-not-yet", detail=objection)))
             return False
         index = self.replicator.end_index + 1
-        if self._append(turn, [control.draft(call.record, turn.now_ms)], control_only=True) is None:
+        if not self._append(turn, [call.record]):
             reason = "disk-full" if self.replicator.accepting else "not-leader"
             turn.done.append(Done(call.token, Refused(reason, self.replicator.leader)))
             return False
@@ -729,6 +734,7 @@ class Group:
                 if effects.time_epoch:
                     self.leader.timer_firing.time_epoch_began(turn.now_ns)
                 if effects.touched:
+                    turn.touched = True
                     self.leader.lease_server.touched(turn.now_ns, effects.touched)
                 for offset in effects.halves:
                     self.leader.checks.touched(turn.now_ns, offset)
@@ -739,6 +745,7 @@ class Group:
                 turn.done += certified(done, self.replicator.durable_indexes)
             if self._term_start is not None and not self.leader.serving and machine.applied_index >= self._term_start:
                 self.leader.serve(turn.now_ns)
+                turn.touched = True
         return applied
 
     # What outsiders see
@@ -749,10 +756,10 @@ class Group:
             self._end_decisions(turn)
         if self.leader.term is None and (heard or turn.decides):
             self.freshness.note(self.replicator.last_contact, self.machine.applied_index, self.machine.applied_term)
-        if self._batches:
+        if self._batches and (self._batches[0] <= turn.commit_index or self._acks_async or self.leader.term is None):
             self._forget_batches(turn.commit_index)
         agreed = self.replicator.appointment if standing[3].rule is Rule.IN_SYNC else None
-        if turn.changed or standing[3].rule is Rule.IN_SYNC:
+        if self.machine.topics is not self._policies_of or standing[3].rule is Rule.IN_SYNC:
             self._holds_calls = self._may_hold_calls()
         seen = (*standing[1:], self.leader.serving, None if agreed is None else agreed.order, self._missing_isr)
         view = self._view(standing) if turn.changed or seen != self._seen else None

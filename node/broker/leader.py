@@ -42,7 +42,6 @@ from ledgermq.node.broker.parts.retention.retention_records import RetentionReco
 from ledgermq.node.broker.parts.sends.deduplication import with_known
 from ledgermq.node.broker.parts.sends.send_admission import SendAdmission
 from ledgermq.node.broker.parts.timers.timer_firing import TimerFiring, fire_times
-from ledgermq.node.broker.parts.timers.timers import NEVER
 from ledgermq.node.broker.parts.transactions.transaction_checks import CheckClock, TransactionRules
 from ledgermq.node.broker.parts.transactions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.plan import NEVER_NS, PLAN_BYTES, Awaited, Plan
@@ -106,6 +105,7 @@ class Leader:
         self.tier = self.tier_type(machine)
         self._groups = MessageGroups(machine.delivery, uncommitted, self.tier.message_group_of)
         self._picker = Picker(self.tier, machine.delivery, self.clock, uncommitted, self._groups, settings.receive_bytes_max)
+        self.looks = self._picker.looks
         self.checks = CheckClock(machine.transactions, settings.transactions)
         room, liveness_ns, budget = settings.entry_bytes_max, settings.times.liveness_ns, settings.budget
         self._rows_max = room // (2 * _ROW_BYTES_MAX)
@@ -135,9 +135,8 @@ class Leader:
         self._takers = handlers((self, *self._parts), "ARRIVALS")
         self._watching = [part for part in self._parts if type(part).alive is not LeaderPart.alive]
         """Parts that want to know which clients are there."""
-        self._planning = [part for part in self._parts if part.pending != () or type(part).ready is not LeaderPart.ready]
-        """Parts that may have something to plan without a call."""
-        self._inbox: list[Call] = []
+        self.inbox: list[Call] = []
+        """Calls for the next plan."""
         self._awaited: list[tuple[int, int, Awaited]] = []
         self.early: deque[Awaited] = deque()
         """Sends that wait for replication, by index. Each call waits either here or in `_awaited`, so that it is answered once."""
@@ -168,18 +167,18 @@ class Leader:
         self.serving = True
         for part in self._parts:
             part.lead(now_ns)
-        early, self._inbox = self._inbox, []
+        early, self.inbox = self.inbox, []
         for call in early:
             if isinstance(call, ClientGone):
                 self._note_gone(call)
             else:
-                self._inbox.append(call)
+                self.inbox.append(call)
 
     def resign(self, leader: str | None, commit_index: int) -> list[Done]:
         """Leadership is lost. Answers that wait for an entry up to `commit_index` may still be given when it is applied."""
         self.term = None
         self.serving = False
-        done = [Done(call.token, Refused("not-leader", leader)) for call in self._inbox if not isinstance(call, Sign)]
+        done = [Done(call.token, Refused("not-leader", leader)) for call in self.inbox if not isinstance(call, Sign)]
         for early in self.early:
             self._await(early)
         self.early.clear()
@@ -194,7 +193,7 @@ class Leader:
                 kept.append((index, serial, replace(awaited, poll=None)))
         self._awaited = kept
         done += [Done(poll.call.token, Refused("not-leader", leader)) for poll in self.polls.clear() if not poll.leasing]
-        self._inbox = []
+        self.inbox = []
         self._uncommitted.clear()
         for part in self._parts:
             part.resign()
@@ -207,14 +206,14 @@ class Leader:
         done: list[Done] = []
         for call in calls:
             if self.serving and type(call) in DECIDED:
-                self._inbox.append(call)
+                self.inbox.append(call)
             elif self.term is None:
                 if not isinstance(call, Sign):
                     done.append(Done(call.token, Refused("not-leader", leader)))
             elif (take := self._takers.get(type(call))) is not None:
                 done += take(call, now_ns)
             else:
-                self._inbox.append(call)
+                self.inbox.append(call)
         return done
 
     def _take_receive(self, call: Receive, now_ns: int) -> list[Done]:
@@ -233,7 +232,7 @@ class Leader:
         if self.serving:
             self._note_gone(call)
         else:
-            self._inbox.append(call)
+            self.inbox.append(call)
         return done
 
     def _note_alive(self, clients: Sequence[str], at_ns: int) -> None:
@@ -254,7 +253,7 @@ class Leader:
         ends = self.clock.ends
         if now_ns >= self.tier.retry_ns or (ends and now_ns >= ends[0][0]):
             self.lease_server.expire(now_ns)
-        for part in self._planning:
+        for part in self._parts:
             if now_ns >= part.due_ns:
                 part.expire(now_ns)
 
@@ -266,7 +265,7 @@ class Leader:
         """Whether there is anything to plan."""
         if not self.serving:
             return False
-        return bool(self._inbox or self.lease_server.releases) or any([part.ready() for part in self._planning if part.pending])
+        return bool(self.inbox or self.lease_server.releases) or any([part.ready() for part in self._parts if part.pending])
 
     def next_times_ns(self, now_ns: int) -> tuple[int, int]:
         """When this leader needs the next turn; and until when `expire`, `due` and `look` find nothing to do, unless a call is taken or an
@@ -277,7 +276,7 @@ class Leader:
             quiet_ns = wake_ns - END_GRID_NS
         if not self.serving:
             return wake_ns, quiet_ns
-        if self.timer_firing.waits or self._machine.timers.lowest_arrival != NEVER:
+        if self.timer_firing.waits or self._machine.timers.arrived:
             firing_ns = self.timer_firing.wake_at_ns(now_ns)
             if firing_ns is not None:
                 # Delayed messages wait for the wall clock, and its rate is not known.
@@ -289,7 +288,7 @@ class Leader:
             quiet_ns = min(quiet_ns, ended_ns)
             if len(self.polls):
                 wake_ns = min(wake_ns, ended_ns)
-        if self._inbox or self.lease_server.releases or any([part.ready() for part in self._planning if part.pending]):
+        if self.inbox or self.lease_server.releases or any([part.ready() for part in self._parts if part.pending]):
             quiet_ns = 0
         return wake_ns, quiet_ns
 
@@ -297,13 +296,13 @@ class Leader:
 
     def begin_turn(self, now_ns: int, now_ms: int) -> None:
         """Refill the work budget of a turn, and look for due delayed messages."""
-        self._picker.looks.left = LOOKS_PER_TURN
-        if self.serving and (self.timer_firing.waits or self._machine.timers.lowest_arrival != NEVER):
+        self.looks.left = LOOKS_PER_TURN
+        if self.serving and (self.timer_firing.waits or self._machine.timers.arrived):
             self.timer_firing.look(now_ns, now_ms)
 
     def wants_turn(self) -> bool:
         """Whether this turn's budget for filters ran out. Called while `polls.woken` has Receives that were not examined."""
-        return self.serving and self._picker.looks.left <= 0
+        return self.serving and self.looks.left <= 0
 
     def plan(
         self,
@@ -318,17 +317,17 @@ class Leader:
         """Decide all waiting work. With `full`, client messages are refused; `next_offset`, `alone`: see `Plan`."""
         assert self.serving, "a leader serves only after its term-start record is applied"
         plan = Plan(first_index, now_ns, now_ms, full, alone, next_offset)
-        for part in self._planning:
+        for part in self._parts:
             if part.pending:
                 part.begin_plan(plan)
-        for call in self._inbox:
+        for call in self.inbox:
             if plan.size >= PLAN_BYTES or plan.rows > self._rows_max:
                 plan.deferred.append(call)
             else:
                 self._deciders[type(call)](plan, call)
         if self.lease_server.releases:
             self.lease_server.give_back(plan, self._rows_max)
-        for part in self._planning:
+        for part in self._parts:
             if part.pending:
                 part.end_plan(plan)
         if self.polls.waiting_for:
@@ -340,9 +339,9 @@ class Leader:
     def plan_trims(self, now_ns: int, now_ms: int, first_index: int) -> Plan:
         """On a full disk, decide the trims, which can free space, and refuse every other call. Receives and releases keep waiting."""
         plan = Plan(first_index, now_ns, now_ms, full=True)
-        plan.done += [Done(call.token, Refused("disk-full")) for call in self._inbox if not isinstance(call, (Trim, Sign))]
+        plan.done += [Done(call.token, Refused("disk-full")) for call in self.inbox if not isinstance(call, (Trim, Sign))]
         self.timer_firing.begin_plan(plan)
-        for call in self._inbox:
+        for call in self.inbox:
             if isinstance(call, Trim):
                 self._deciders[Trim](plan, call)
         return plan
@@ -355,8 +354,8 @@ class Leader:
 
     def refuse_all(self, reason: str, detail: str = "") -> list[Done]:
         """Refuse every call, because not even control records fit, or none could be committed. Receives keep waiting."""
-        done = [Done(call.token, Refused(reason, detail=detail)) for call in self._inbox if not isinstance(call, Sign)]
-        self._inbox = []
+        done = [Done(call.token, Refused(reason, detail=detail)) for call in self.inbox if not isinstance(call, Sign)]
+        self.inbox = []
         return done
 
     def appended(self, plan: Plan, queue_offsets: Sequence[int], store_ms: int) -> list[Done]:
@@ -364,7 +363,7 @@ class Leader:
         assert self.term is not None, "only a leader appends"
         if self._uncommitted.undo:
             self._uncommitted.keep()
-        self._inbox = plan.deferred
+        self.inbox = plan.deferred
         for keep in plan.kept:
             keep(plan)
         for name, by in plan.counts.items():
@@ -397,7 +396,7 @@ class Leader:
 
     def put_back(self, calls: Sequence[Call]) -> None:
         """Calls of a plan that were not decided after all are first in the next one."""
-        self._inbox = [*calls, *self._inbox]
+        self.inbox = [*calls, *self.inbox]
 
     def frame_appended(self, call: ProduceFrame, answer: FrameProduced) -> None:
         """The frame is in the log."""

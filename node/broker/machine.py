@@ -182,7 +182,16 @@ class Machine(Places):
                 self._lite_topics.setdefault(parent_of(topic), {})[topic] = None
         for at, record in records:
             self._appliers[type(record)](entries.first_index + at, record, effects)
-        self._advance(entries)
+        self.applied_index = entries.last_index
+        self.applied_term = entries.term
+        self.applied_end_pos = entries.pos + len(entries.data)
+        self.chain_crc = entries.last_chain
+        self.store_ms = last_store_ms(entries)
+        self.settled = True
+        self._touched = []
+        self._halves = []
+        self._lite_changed = []
+        self._vanished = []
         return effects
 
     def _records(self, entries: Range, columns: Columns) -> list[tuple[int, Any]]:
@@ -195,18 +204,6 @@ class Machine(Places):
             *[(run.at, run) for run in native_runs(entries, _flags(columns))],
         ]
         return sorted([*records, *marked], key=lambda item: item[0]) if marked else records
-
-    def _advance(self, entries: Range) -> None:
-        self.applied_index = entries.last_index
-        self.applied_term = entries.term
-        self.applied_end_pos = entries.pos + len(entries.data)
-        self.chain_crc = entries.last_chain
-        self.store_ms = last_store_ms(entries)
-        self.settled = True
-        self._touched = []
-        self._halves = []
-        self._lite_changed = []
-        self._vanished = []
 
     def _take_mark(self, index: int, mark: Mark, effects: Effects) -> None:
         self._marks[mark.kind](index, mark, effects)

@@ -789,7 +789,8 @@ def test_a_packet_that_moves_nothing_runs_no_decisions(monkeypatch: pytest.Monke
     b.send("m")
     b.pass_time(MS)
     looked: list[int] = []
-    monkeypatch.setattr(b.group.leader, "begin_turn", lambda now_ns, now_ms: looked.append(now_ns))
+    next_times_ns = b.group.leader.next_times_ns
+    monkeypatch.setattr(b.group.leader, "next_times_ns", lambda now_ns: looked.append(now_ns) or next_times_ns(now_ns))
     after = b.group.turn(b.now_ns + MS, b.now_ms, (), [("n2", PACKET)])
     assert (looked, after.done, after.view, after.wake_at_ns) == ([], [], None, b.now_ns + MS + SECOND)
     b.group.turn(b.now_ns + 2 * MS, b.now_ms)

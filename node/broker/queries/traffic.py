@@ -56,7 +56,8 @@ class Traffic:
     def applied(self, entries: Range, columns: Columns, topics: Mapping[str, object]) -> None:
         """Count the entries of a range on topics in force, in `topics`."""
         if len(columns.topics) == 1:
-            rows: Iterable[tuple[str, int, int]] = ((columns.topics[0], len(entries), len(entries.data) - len(entries) * HEADER_BYTES),)
+            stored = len(entries)
+            rows: Iterable[tuple[str, int, int]] = ((columns.topics[0], stored, len(entries.data) - stored * HEADER_BYTES),)
         else:
             rows = _by_topic(columns)
         for stored_topic, messages, size in rows:

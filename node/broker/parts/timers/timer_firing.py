@@ -156,7 +156,7 @@ class TimerFiring(LeaderPart):
     def look(self, now_ns: int, now_ms: int) -> None:
         """Called once per turn: note the time, and read on in the slot that is next."""
         self._now_ms, self._fired = now_ms, now_ns < self._held_until_ns
-        arrived, self._timers.lowest_arrival = self._timers.lowest_arrival, NEVER
+        arrived, self._timers.lowest_arrival, self._timers.arrived = self._timers.lowest_arrival, NEVER, False
         if self._former is not None and self._timers.former is None:
             # Everything is moved: from now on the present wheel fires.
             self._former = self._window = None

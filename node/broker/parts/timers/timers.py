@@ -185,6 +185,8 @@ class Timers(StatePart):
         self.counts = dict.fromkeys(("stored", "fired", "rolled", "recalled", "dropped"), 0)
         self.lowest_arrival = NEVER
         """Not part of the state: the lowest epoch that got messages since the leader last looked and reset it."""
+        self.arrived = False
+        """Whether any epoch did."""
 
     # Reading
 
@@ -267,7 +269,7 @@ class Timers(StatePart):
         rows = np.flatnonzero(columns.topic_of == columns.topics.index(TIMER_TOPIC))
         slots, epochs = columns.queues[rows], columns.tags_codes[rows] // SLOT_MS
         self.counts["stored"] += len(rows)
-        self.lowest_arrival = min(self.lowest_arrival, int(epochs.min()))
+        self.lowest_arrival, self.arrived = min(self.lowest_arrival, int(epochs.min())), True
         self._wheel.take(slots, epochs, columns.queue_offsets[rows], columns.physical_offsets[rows])
 
     def take_copy(self, index: int, mark: Mark, effects: Effects) -> None:
