@@ -23,11 +23,13 @@ from ledgermq.node.broker.leader import Leader
 from ledgermq.node.broker.parts.delivery.fifo_picker import FifoJob
 from ledgermq.node.broker.parts.delivery.lease_serving import LeaseServer
 from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
+from ledgermq.node.broker.parts.members.member_records import MemberRecords
 from ledgermq.node.broker.parts.producers.producer_sequencing import ProducerSequencing
 from ledgermq.node.broker.parts.transactions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.broker.queues import Pair, QueueKey
+from ledgermq.node.broker.turn import Turn
 from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
@@ -161,12 +163,16 @@ class PassesBatches(Leader):
     lease_server_type = PlansNewOnes
 
 
-class RaisesNothing(Group):
+class RaisesNothing(MemberRecords):
     """Answers a raise, and appends no record."""
 
-    def _raise_level(self, turn: Any, call: RaiseLevel) -> bool:
+    def _raise_level(self, turn: Turn, call: RaiseLevel) -> bool:
         turn.done.append(Done(call.token, Kept()))
         return False
+
+
+class RecordsNoLevel(Group):
+    member_records_type = RaisesNothing
 
 
 class ForgetsVotes(ForgetfulDisk):
@@ -717,5 +723,5 @@ def group_type(bug: Bug) -> type[Group]:
     if bug is Bug.ACK_BEFORE_TERM_START:
         return ServesAtOnce
     if bug is Bug.LEVEL_NOT_RAISED:
-        return RaisesNothing
+        return RecordsNoLevel
     return Group if leader is None else type("BrokenGroup", (Group,), {"leader_type": leader})

@@ -20,20 +20,12 @@ out either, the turn ends behind its inputs (`_calm_until`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
-from ledgermq.node.broker.calls.member_calls import (
-    BeginTimeEpoch,
-    MembersChanged,
-    RaiseLevel,
-    TimeEpochBegun,
-)
-from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, kinds_of_calls
 from ledgermq.node.broker.calls.read_calls import Pull
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
@@ -41,41 +33,38 @@ from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.filters.filters import LOOKS_PER_TURN
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
 from ledgermq.node.broker.leader import DECIDED, PARTS, Leader, LeaderSettings
+from ledgermq.node.broker.leader_log import READ_BYTES, LeaderLog
 from ledgermq.node.broker.machine import Machine
-from ledgermq.node.broker.part import Takers, handlers, last_store_ms
+from ledgermq.node.broker.part import Takers, handlers
 from ledgermq.node.broker.parts.members.handovers import Handovers
-from ledgermq.node.broker.parts.members.memberships import MemberRequest, Memberships
+from ledgermq.node.broker.parts.members.member_records import MemberRecords
+from ledgermq.node.broker.parts.members.memberships import Memberships
 from ledgermq.node.broker.parts.producers.frame_results import answer, answer_in_log, certified
 from ledgermq.node.broker.parts.producers.producer_sequencing import Append, IfLeading, InLog, Later
 from ledgermq.node.broker.parts.producers.producers import Stored
 from ledgermq.node.broker.parts.pulls.freshness import Freshness
 from ledgermq.node.broker.parts.pulls.reads import Assured, Reads
-from ledgermq.node.broker.parts.sends.sequencer import Assignment, Sequencer
 from ledgermq.node.broker.plan import NEVER_NS, Plan
-from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
+from ledgermq.node.broker.ports import PeerPacket, Replicator, SyncTicket
 from ledgermq.node.broker.recent import Recent
+from ledgermq.node.broker.turn import Turn
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
-from ledgermq.proto.levels import MINIMUM_LEVEL, TIME_EPOCH_LEVEL
+from ledgermq.proto.levels import MINIMUM_LEVEL
 from ledgermq.proto.ranges import cut
-from ledgermq.proto.time_epochs import AHEAD_MS
-from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.proto.types import Draft, ReplicaStatus, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import HaRequest
-from ledgermq.raft.membership import Change, MemberChange, NotYet
 from ledgermq.raft.quorum import majority
 from ledgermq.storage.errors import NoSpace
 
 _PASSES_PER_TURN = 16
-_READ_BYTES = 1 << 20
 # A turn runs on the event loop: heartbeats, peers and clients wait while it applies. 1 MiB of small messages takes some 15 ms.
 _APPLY_BYTES_PER_TURN = 1 << 20
 _RETRY_NS = 100_000_000
 _SETTLING_NS = 1_000_000_000
 UNCONFIRMED_MAX = 1 << 20
 """How many entries a master may acknowledge alone before the in-sync set confirms them. Entries not yet applied are kept in memory."""
-_RESERVE_FOR_DELIVERY = 256 << 10
-"""How many bytes of a full disk's reserve leases and acknowledgements may use. Elections and trims need the rest."""
 
 
 @dataclass(slots=True)
@@ -103,41 +92,11 @@ class TurnOutput:
     """Messages to fetch from the object store; each fetch is answered by a `TierFetched` call, also if it fails."""
 
 
-@dataclass(slots=True)
-class _Turn:
-    """Collects the results of one turn."""
-
-    now_ns: int
-    now_ms: int
-    done: list[Done] = field(default_factory=list)
-    packets: list[tuple[str, PeerPacket]] = field(default_factory=list)
-    sync: SyncTicket | None = None
-    wake_at_ns: int = NEVER_NS
-    replica_wake_at_ns: int = NEVER_NS
-    commit_index: int = -1
-    """As the replicator said last in this turn."""
-    applied_bytes: int = 0
-    changed: bool = False
-    ha_requests: list[HaRequest] = field(default_factory=list)
-    touched: bool = False
-    """Rows of the delivery state changed, or the leader serves from this turn on: leases may have ended."""
-    full: bool = False
-    """Not even control records fit: this turn appends nothing more."""
-    decides: bool = False
-    """Something moved that the stages of the decisions depend on; see `Group.turn`."""
-    appended: bool = False
-    """Something was appended since the replicator was last asked for its output."""
-    stalled: bool = False
-    """The consume queues are out of space: this turn applies and accepts nothing more."""
-
-    def wake(self, at_ns: int) -> None:
-        self.wake_at_ns = min(self.wake_at_ns, at_ns)
-
-
 class Group:
     """One broker group. Not thread-safe: one caller owns it."""
 
     leader_type: type[Leader] = Leader
+    member_records_type: type[MemberRecords] = MemberRecords
 
     def __init__(self, group: str, node: str, replicator: Replicator, machine: Machine, settings: LeaderSettings) -> None:
         self.group = group
@@ -148,13 +107,10 @@ class Group:
         self._handovers = Handovers(node, replicator, settings.preferred)
         self._reads = Reads(replicator, machine, settings.budget)
         self.memberships = Memberships(replicator, machine)
+        self.log = LeaderLog(replicator, machine)
+        changing = replicator, machine, self.memberships, self.log, self.leader.await_entry
+        self.member_records = self.member_records_type(group, node, *changing)
         self._takers = handlers((self, self._handovers, self._reads, self.memberships), "ARRIVALS")
-        self._level_index = -1
-        """The last level record that this replica appended since it leads."""
-        self._time_epoch_index = -1
-        """The last time-epoch record that it appended since then; and what the record says."""
-        self._time_epoch = TimeEpochBegun(0, 0)
-        self._sequencer = Sequencer(machine.end)
         self._policy = settings.policy
         self._ha = settings.ha
         self._acks_async = settings.ha.ack_async
@@ -167,8 +123,6 @@ class Group:
         """How many more replicas must be in sync before the master can commit anything, as of this turn."""
         self._holds_calls = True
         """See `_may_hold_calls`."""
-        self._batches: deque[int] = deque()
-        """The last entry of each batch that this leader appended, until its sends are answered."""
         self._term_start: int | None = None
         """Index of this term's term-start record once it is in the log."""
         self._standing: tuple[Role, int, str | None, Members] | None = None
@@ -177,9 +131,6 @@ class Group:
         """The view last published to outsiders, except what applied entries change."""
         self.freshness = Freshness()
         """How old this replica's state is while another replica leads."""
-        self.log_full = 0
-        """How often the log of this leader had no room."""
-        self._reserve_left = _RESERVE_FOR_DELIVERY
         self.dispatch_stalled = 0
         """How often the consume queues were out of space."""
         self.left_behind: tuple[str, int] | None = None
@@ -212,8 +163,8 @@ class Group:
         # Without any input, the turn is for the time alone.
         decides = bool(calls) or not (packets or synced) or now_ns >= self._due_ns
         if not decides and (wake_ns := self._calm_until(now_ns)) is not None:
-            return TurnOutput([], [], None, wake_ns, None, self._holds_calls, len(self._batches))
-        turn = _Turn(now_ns, now_ms, decides=decides)
+            return TurnOutput([], [], None, wake_ns, None, self._holds_calls, len(self.log.batches))
+        turn = Turn(now_ns, now_ms, decides=decides)
         if self._standing != replicator.standing or (leader.term is not None and self._term_start is None):
             self._follow_role(turn)
         if self._missing_isr or (self._standing is not None and self._standing[3].rule is Rule.IN_SYNC):
@@ -259,7 +210,7 @@ class Group:
             return None
         return min(wake_ns, self._wake_ns)
 
-    def _pass(self, turn: _Turn, *, first: bool) -> bool:
+    def _pass(self, turn: Turn, *, first: bool) -> bool:
         """Decide, replicate and apply once. Returns whether another pass may find work: something was applied, was appended but not given
         to the replicator yet, or could not be decided together with what was appended. A replica that became leader in this pass appended
         its term start.
@@ -274,7 +225,7 @@ class Group:
                 self._refuse_when_short(turn)
             appended = leader.has_work() and self._propose(turn)
             if members.asked or members.owed or turn.now_ns >= members.due_ns:
-                appended = self._change_members(turn) or appended
+                appended = self.member_records.append(turn, serving=leader.serving) or appended
             if leader.uncommitted_topics and leader.wants_commit():
                 replicator.request_flush()
                 asked = True
@@ -290,7 +241,7 @@ class Group:
             turn.done += reads.answer()
         return applied or turn.appended or (appended and (leader.has_work() or replicator.handover is not None))
 
-    def _take_calls(self, turn: _Turn, calls: Sequence[Call]) -> bool:
+    def _take_calls(self, turn: Turn, calls: Sequence[Call]) -> bool:
         """Returns whether there were others than `DECIDED`, which change no time at which something ends."""
         others: list[Call] = []
         decided = 0
@@ -332,7 +283,7 @@ class Group:
         positions, _, _ = machine.units(call.topic, call.queue, call.offset, 1)
         return int(positions[0]) + cold.bytes_behind < machine.applied_end_pos
 
-    def _take_output(self, turn: _Turn) -> None:
+    def _take_output(self, turn: Turn) -> None:
         output = self.replicator.take(turn.now_ns)
         turn.appended = False
         turn.packets += output.packets
@@ -367,7 +318,7 @@ class Group:
 
     # Leadership
 
-    def _follow_role(self, turn: _Turn) -> None:
+    def _follow_role(self, turn: Turn) -> None:
         """Notice won and lost leadership. A new leader opens its term with a term-start record, and records if its election was forced."""
         self._standing = standing = self.replicator.standing
         role, term, _, _ = standing
@@ -378,31 +329,22 @@ class Group:
         if self.leader.term is not None and self.leader.term != leads:
             turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
             turn.done += self._reads.resign() + self.memberships.resign()
-            self._term_start, self._level_index, self._time_epoch_index = None, -1, -1
+            self.member_records.resign()
+            self._term_start = None
         if leads is None:
             return
         if self.leader.term is None:
             self.leader.lead(leads)
             self._led_since_ns = turn.now_ns
-            self._rebuild_sequencer()
+            self.log.rebuild()
         if self._term_start is None and not turn.full and self.replicator.accepting:
             index = self.replicator.end_index + 1
             records: list[control.ControlRecord] = [control.TermStart(leads, self.node)]
             appointment = self.replicator.appointment
             if appointment is not None and appointment.forced and appointment.epoch == leads:
                 records.append(control.ForcedRecord(leads, self.node, index - 1))
-            if self._append(turn, records):
+            if self.log.append(turn, records):
                 self._term_start, self.memberships.term_begun = index, True
-
-    def _rebuild_sequencer(self) -> None:
-        """Entries in the log beyond the applied state determine the next queue offsets, whichever leader appended them."""
-        self._sequencer.reset(self.machine.store_ms)
-        index = self.machine.applied_index + 1
-        while index <= self.replicator.end_index:
-            entries = self.replicator.read(index, _READ_BYTES)
-            for topic, queue, offset in self.machine.last_of_queues(entries):
-                self._sequencer.seen(topic, queue, offset, last_store_ms(entries))
-            index = entries.last_index + 1
 
     # HA groups
 
@@ -417,7 +359,7 @@ class Group:
         commit."""
         return self.replicator.end_index - self.replicator.commit_index >= UNCONFIRMED_MAX
 
-    def _look_at_shortness(self, turn: _Turn) -> None:
+    def _look_at_shortness(self, turn: Turn) -> None:
         """Slaves need a moment to report to a new master; until then no call is refused because of them."""
         settled = self.leader.term is not None and turn.now_ns - self._led_since_ns >= _SETTLING_NS
         missing = self.replicator.missing_isr(turn.now_ns) if settled else 0
@@ -451,51 +393,17 @@ class Group:
             return {}
         return {"in_sync": len(view.in_sync), "in_sync_short": self._missing_isr}
 
-    def _refuse_when_short(self, turn: _Turn) -> None:
+    def _refuse_when_short(self, turn: Turn) -> None:
         """Refuse calls that cannot commit until more replicas are in sync. Receives keep waiting."""
         if why := self._why_short():
             turn.done += self.leader.refuse_all("in-sync-short", why)
 
     # Proposing
 
-    def _append(self, turn: _Turn, records: Sequence[control.ControlRecord]) -> bool:
-        """Append control records as one batch, which may use the reserve. Returns False if the log is full or another replica leads."""
-        drafts = [control.draft(record, turn.now_ms) for record in records]
-        return self._append_batch(turn, encode_entries(drafts), control_only=True) is not None
-
-    def _append_batch(
-        self,
-        turn: _Turn,
-        batch: UnsealedBatch,
-        *,
-        control_only: bool = False,
-        urgent: bool = True,
-        early: bool = False,
-        time_epoch: bool = False,
-    ) -> tuple[Assignment, Sequence[Range]] | None:
-        """Returns the batch's places and the ranges it became, or None if the log is full or another replica leads. The log owns the
-        batch's bytes from now on. `control_only`: the batch has no client message and may use the reserve."""
-        place = (self._sequencer.assign_time_epoch if time_epoch else self._sequencer.assign)(batch, turn.now_ms)
-        try:
-            where = (place.queue_offsets, place.store_ms)
-            ranges = self.replicator.propose(turn.now_ns, batch, *where, control=control_only, urgent=urgent, early=early)
-        except LogFull:
-            self.log_full += 1
-            turn.full = control_only
-            return None
-        except NotLeader:
-            return None
-        if not control_only:
-            self._reserve_left = _RESERVE_FOR_DELIVERY
-        turn.appended = True
-        self._sequencer.appended(place)
-        self._batches.append(ranges[-1].last_index)
-        return place, ranges
-
-    def _propose(self, turn: _Turn) -> bool:
+    def _propose(self, turn: Turn) -> bool:
         """Plan the waiting work and append it; True if something was appended."""
         # What is decided by time or by the timers' watermark is decided by those of the new epoch.
-        accepting, turning = self.replicator.accepting, self._time_epoch_index > self.machine.applied_index
+        accepting, turning = self.replicator.accepting, self.member_records.time_epoch_index > self.machine.applied_index
         if turn.full or turn.stalled or turning or not accepting:
             # Due timers must not trigger one turn after another while nothing can be appended.
             self.leader.timer_firing.hold(turn.now_ns)
@@ -506,7 +414,7 @@ class Group:
             # Entries appended now could not be applied, so their callers would wait in vain.
             turn.done += self.leader.refuse_all("disk-full")
             return False
-        at = turn.now_ns, turn.now_ms, self.replicator.end_index + 1, self._sequencer.next_offset
+        at = turn.now_ns, turn.now_ms, self.replicator.end_index + 1, self.log.sequencer.next_offset
         alone = self._acks_async and self._acks_alone
         plan = self.leader.plan(*at, full=self._writes_refused, alone=alone)
         columns = self._append_plan(turn, plan, control_only=False)
@@ -514,8 +422,8 @@ class Group:
             # The disk is full: refuse clients' messages; everything else may use the reserve.
             self.leader.withdraw()
             plan = self.leader.plan(*at, full=True, alone=alone)
-            self._reserve_left -= sum(_entry_bytes(draft) for draft in plan.drafts if draft is not None)
-            columns = self._append_plan(turn, plan, control_only=True) if self._reserve_left > 0 else None
+            self.log.reserve_left -= sum(_entry_bytes(draft) for draft in plan.drafts if draft is not None)
+            columns = self._append_plan(turn, plan, control_only=True) if self.log.reserve_left > 0 else None
         if columns is None:
             self.leader.withdraw()
             return self.replicator.role is Role.LEADER and self._propose_trims(turn)
@@ -524,7 +432,7 @@ class Group:
             turn.done += self._reads.take(Assured(told.token, told.outcome), turn.now_ns, serving=self.leader.serving)
         return (bool(plan.frames) and self._append_frames(turn, plan.frames)) or bool(plan.drafts)
 
-    def _append_frames(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> bool:
+    def _append_frames(self, turn: Turn, calls: Sequence[ProduceFrame]) -> bool:
         """Judge frames in order, and append those that come next in their producer's sequence; True if one was appended."""
         appended = False
         for at, call in enumerate(calls):
@@ -532,7 +440,7 @@ class Group:
             if isinstance(verdict, Append):
                 durability = self._durability_of(call)
                 memory = durability is Durability.MEMORY
-                found = self._append_batch(turn, call.frame.batch, urgent=not memory, early=memory)
+                found = self.log.append_batch(turn, call.frame.batch, urgent=not memory, early=memory)
                 if found is None:
                     self._no_room_for(turn, calls[at:])
                     break
@@ -556,7 +464,7 @@ class Group:
         found = durability_of(self._policy, self.machine.topics[call.topic].durability, -1, alone=self._acks_alone)
         return Durability.DURABLE if found is Durability.MEMORY and not call.memory else found
 
-    def _no_room_for(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> None:
+    def _no_room_for(self, turn: Turn, calls: Sequence[ProduceFrame]) -> None:
         """The log took no frame. If it is full, refuse the frames; if leadership is being handed over, keep them for the next leader."""
         if self.replicator.accepting:
             turn.done += [Done(call.token, Refused("disk-full")) for call in calls]
@@ -568,7 +476,7 @@ class Group:
             return FrameKnown(stored.first_sequence + stored.count)
         return answer_in_log(self.replicator.read, stored)
 
-    def _propose_trims(self, turn: _Turn) -> bool:
+    def _propose_trims(self, turn: Turn) -> bool:
         """Refuse everything but trims: only they free space, so they may also use what deliveries left of the reserve."""
         turn.full = True
         plan = self.leader.plan_trims(turn.now_ns, turn.now_ms, self.replicator.end_index + 1)
@@ -580,132 +488,19 @@ class Group:
         turn.done += self.leader.appended(plan, *columns)
         return bool(plan.drafts)
 
-    def _append_plan(self, turn: _Turn, plan: Plan, *, control_only: bool) -> tuple[list[int], int] | None:
+    def _append_plan(self, turn: Turn, plan: Plan, *, control_only: bool) -> tuple[list[int], int] | None:
         if not plan.drafts:
             return [], 0
         drafts = [draft for draft in plan.drafts if draft is not None]
         assert len(drafts) == len(plan.drafts), "a reserved place was not filled"
         # Someone waits for the commit of every draft but a message of the class `memory`, such as leases and acknowledgements.
         urgent, early = len(drafts) > plan.memory_drafts, plan.memory_drafts > 0
-        found = self._append_batch(turn, encode_entries(drafts), control_only=control_only, urgent=urgent, early=early)
+        found = self.log.append_batch(turn, encode_entries(drafts), control_only=control_only, urgent=urgent, early=early)
         return None if found is None else (found[0].queue_offsets.tolist(), found[0].store_ms)
-
-    def _change_members(self, turn: _Turn) -> bool:
-        """Append the due membership and level records, one entry each; True if one was appended."""
-        appended = False
-        while (self.leader.serving or self.memberships.master_begins) and not (turn.full or turn.stalled):
-            request = self.memberships.due(turn.now_ns)
-            if request is None:
-                break
-            if isinstance(request, RaiseLevel):
-                appended |= self._raise_level(turn, request)
-                continue
-            if isinstance(request, BeginTimeEpoch):
-                appended |= self._begin_time_epoch(turn, request)
-                continue
-            outcome = self._objection_to(request) or self._append_members(turn, request.change)
-            if outcome is not None:
-                turn.done += self.memberships.refused(request, outcome)
-                continue
-            appended = True
-            if request.token is not None:
-                members = self.memberships.in_force()
-                self.leader.await_entry(members.index, request.token, MembersChanged(members))
-        return appended
-
-    def _objection_to(self, request: MemberRequest) -> str | None:
-        """Why the group's feature level forbids a change."""
-        change, level = request.change, self._level_at_end
-        if request.level_max is not None and request.level_max < level:
-            why = f"the group has feature level {level}, and {change.node} reads up to {request.level_max}"
-            return f"{why}: upgrade {change.node} first"
-        if change.kind is Change.MINIMUM and level < MINIMUM_LEVEL:
-            why = f"a log records min_in_sync from feature level {MINIMUM_LEVEL} on, and the group has level {level}"
-            return f"{why} (ledgermq upgrade finish); until then set min_in_sync in the files of the nodes, and restart the master"
-        return None
-
-    def _append_members(self, turn: _Turn, change: MemberChange) -> str | None:
-        """Append the record of a change. Returns None, or why it is refused."""
-        # Only the record's queue matters here; the replicator decides its content.
-        place = self._sequencer.assign(encode_entries([control.draft(control.Membership(()), turn.now_ms)]), turn.now_ms)
-        try:
-            outcome = self.replicator.propose_members(turn.now_ns, change, place.queue_offsets, place.store_ms)
-        except LogFull:
-            self.log_full += 1
-            turn.full = True
-            return "the disk of the leader is full"
-        except NotLeader:
-            return NotYet("leadership is being handed over; ask again")
-        if isinstance(outcome, str):
-            return outcome
-        turn.appended = True
-        self._sequencer.appended(place)
-        return None
-
-    @property
-    def _level_at_end(self) -> int:
-        """The feature level behind the last entry of a serving leader's log: it has applied all entries of earlier terms, so only its own
-        record can be pending. Of one that does not serve yet, a level that is certainly in force."""
-        return self.machine.level + (self._level_index > self.machine.applied_index)
-
-    def _raise_level(self, turn: _Turn, call: RaiseLevel) -> bool:
-        """Append a level record, unless it is appended already; True if this call appended it."""
-        level, wanted = self._level_at_end, call.record.level
-        if wanted <= self.machine.level:
-            turn.done.append(Done(call.token, Kept()))
-            return False
-        if wanted <= level:
-            self.leader.await_entry(self._level_index, call.token, Kept())
-            return False
-        objection = self.memberships.objection_to(call, level)
-        if objection:
-            turn.done.append(Done(call.token, Refused("members-not-yet", detail=objection)))
-            return False
-        index = self.replicator.end_index + 1
-        if not self._append(turn, [call.record]):
-            reason = "disk-full" if self.replicator.accepting else "not-leader"
-            turn.done.append(Done(call.token, Refused(reason, self.replicator.leader)))
-            return False
-        self._level_index = index
-        self.leader.await_entry(index, call.token, Kept())
-        return True
-
-    def _begin_time_epoch(self, turn: _Turn, call: BeginTimeEpoch) -> bool:
-        """Append a time-epoch record, unless one is appended already; True if this call appended it."""
-        if self._time_epoch_index > self.machine.applied_index:
-            self.leader.await_entry(self._time_epoch_index, call.token, self._time_epoch)
-            return False
-        before_ms = self._sequencer.store_ms
-        why = self._why_no_time_epoch(before_ms, turn.now_ms)
-        if why:
-            turn.done.append(Done(call.token, Refused("time-epoch-refused", detail=why)))
-            return False
-        index, level = self.replicator.end_index + 1, self._level_at_end
-        batch = encode_entries([control.draft(control.TimeEpochRecord(before_ms, call.user), turn.now_ms, level)])
-        if self._append_batch(turn, batch, control_only=True, time_epoch=True) is None:
-            reason = "disk-full" if self.replicator.accepting else "not-leader"
-            turn.done.append(Done(call.token, Refused(reason, self.replicator.leader)))
-            return False
-        self._time_epoch_index, self._time_epoch = index, TimeEpochBegun(before_ms, turn.now_ms)
-        self.leader.await_entry(index, call.token, self._time_epoch)
-        return True
-
-    def _why_no_time_epoch(self, before_ms: int, now_ms: int) -> str:
-        """Why no time epoch may begin now; "" if one may."""
-        if self._level_at_end < TIME_EPOCH_LEVEL:
-            what = f"broker group {self.group} has feature level {self._level_at_end}, and time epochs need level {TIME_EPOCH_LEVEL}"
-            return f"{what}: run `ledgermq upgrade finish` when all nodes run this version"
-        if before_ms - now_ms <= AHEAD_MS:
-            ahead = f"{(before_ms - now_ms) / 1000:.0f} s ahead of" if before_ms > now_ms else "not ahead of"
-            what = f"the newest store time of broker group {self.group} is {ahead} the clock of its leader {self.node}"
-            return f"{what}; an epoch is for more than {AHEAD_MS // 1000} s"
-        if self.machine.timers.former is not None:
-            return f"broker group {self.group} still moves delayed messages of before its last time epoch; try again later"
-        return ""
 
     # Applying
 
-    def _apply(self, turn: _Turn) -> bool:
+    def _apply(self, turn: Turn) -> bool:
         """Apply committed entries; True if there were any."""
         applied = False
         machine, commit_index = self.machine, turn.commit_index
@@ -713,7 +508,7 @@ class Group:
             if turn.applied_bytes >= _APPLY_BYTES_PER_TURN:
                 turn.wake(turn.now_ns)
                 break
-            entries = self.replicator.read(machine.applied_index + 1, _READ_BYTES)
+            entries = self.replicator.read(machine.applied_index + 1, READ_BYTES)
             if entries.last_index > commit_index:
                 entries = cut(entries, commit_index)
             try:
@@ -729,7 +524,7 @@ class Group:
             if self._reads.pulls.waiting:
                 self._reads.pulls.wake(effects.topics)
             if effects.vanished:
-                self._sequencer.forget(effects.vanished)
+                self.log.sequencer.forget(effects.vanished)
             if self.leader.serving:
                 if effects.time_epoch:
                     self.leader.timer_firing.time_epoch_began(turn.now_ns)
@@ -750,13 +545,13 @@ class Group:
 
     # What outsiders see
 
-    def _finish(self, turn: _Turn, *, heard: bool) -> TurnOutput:
+    def _finish(self, turn: Turn, *, heard: bool) -> TurnOutput:
         self._standing = standing = self.replicator.standing
         if turn.decides:
             self._end_decisions(turn)
         if self.leader.term is None and (heard or turn.decides):
             self.freshness.note(self.replicator.last_contact, self.machine.applied_index, self.machine.applied_term)
-        if self._batches and (self._batches[0] <= turn.commit_index or self._acks_async or self.leader.term is None):
+        if self.log.batches and (self.log.batches[0] <= turn.commit_index or self._acks_async or self.leader.term is None):
             self._forget_batches(turn.commit_index)
         agreed = self.replicator.appointment if standing[3].rule is Rule.IN_SYNC else None
         if self.machine.topics is not self._policies_of or standing[3].rule is Rule.IN_SYNC:
@@ -766,15 +561,15 @@ class Group:
         self._seen = seen
         own = turn.done, turn.packets, turn.sync, min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns), view
         fetches = self.leader.tier.fetches() if turn.decides and self.leader.tier.queued else ()
-        return TurnOutput(*own, self._holds_calls, len(self._batches), tuple(turn.ha_requests), tier_fetches=fetches)
+        return TurnOutput(*own, self._holds_calls, len(self.log.batches), tuple(turn.ha_requests), tier_fetches=fetches)
 
     def _forget_batches(self, commit_index: int) -> None:
         """Drop the batches whose sends are answered."""
         acknowledged = self.replicator.replicated_index if self._acks_async and self._acks_alone else commit_index
-        while self._batches and (self._batches[0] <= acknowledged or self.leader.term is None):
-            self._batches.popleft()
+        while self.log.batches and (self.log.batches[0] <= acknowledged or self.leader.term is None):
+            self.log.batches.popleft()
 
-    def _end_decisions(self, turn: _Turn) -> None:
+    def _end_decisions(self, turn: Turn) -> None:
         """End what is due, and find out until when time alone gives the decisions no work."""
         now_ns, leader, pulls, handovers = turn.now_ns, self.leader, self._reads.pulls, self._handovers
         if leader.term is None and not (turn.stalled or handovers.waiting or pulls.waiting):
@@ -894,7 +689,7 @@ class Group:
             "time_epochs": len(self.machine.time_epochs.begins),
             "timers_pending": self.machine.timers.pending,
             **{f"timers_{name}": count for name, count in self.machine.timers.counts.items()},
-            "log_full": self.log_full,
+            "log_full": self.log.full,
             "dispatch_stalled": self.dispatch_stalled,
             "writes_refused": int(self._writes_refused and self.leader.term is not None),
             **self._ha_statistics(),
@@ -903,6 +698,11 @@ class Group:
     def _tier_statistics(self) -> dict[str, int]:
         tier = self.leader.tier
         return {"tier_waiting": tier.waiting, "tier_bytes": tier.size, "tier_failures": tier.failures}
+
+    @property
+    def log_full(self) -> int:
+        """How often the log of this leader had no room."""
+        return self.log.full
 
     def status(self) -> ReplicaStatus:
         """The replica's own status with the applied index filled in."""

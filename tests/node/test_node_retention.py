@@ -399,7 +399,7 @@ def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(stage:
     monkeypatch.setattr(type(data), "has_room", property(lambda _: False))
     one.check()
     assert one.driver.group.group.full_nodes == frozenset(), "nothing was refused yet"
-    one.driver.group.group.log_full += 1
+    one.driver.group.group.log.full += 1
     with capture_logs() as logs:
         one.check(2)
     assert one.driver.group.group.full_nodes == {"n1"} and one.retainer.disk == "full"

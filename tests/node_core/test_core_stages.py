@@ -24,6 +24,7 @@ from ledgermq.node.broker.group import Group, TurnOutput
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.parts.producers.frame_results import certified
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
+from ledgermq.node.broker.turn import Turn
 from ledgermq.raft.config import HaRules, Members, Rule
 from ledgermq.raft.core import Core
 from ledgermq.raft.messages import LeaderContact
@@ -57,7 +58,7 @@ class EveryStage(Group):
         packets: Sequence[tuple[str, PeerPacket]] = (),
         synced: Sequence[tuple[SyncTicket, OSError | None]] = (),
     ) -> TurnOutput:
-        turn = group_module._Turn(now_ns, now_ms, decides=True)
+        turn = Turn(now_ns, now_ms, decides=True)
         self.left_behind = None
         for ticket, error in synced:
             self.replicator.synced(now_ns, ticket, error)
@@ -76,7 +77,7 @@ class EveryStage(Group):
         for _ in range(group_module._PASSES_PER_TURN):
             self.leader.expire(now_ns)
             self._refuse_when_short(turn)
-            proposed = (self.leader.has_work() and self._propose(turn)) | self._change_members(turn)
+            proposed = (self.leader.has_work() and self._propose(turn)) | self.member_records.append(turn, serving=self.leader.serving)
             if self.leader.wants_commit():
                 self.replicator.request_flush()
             self._reads.ask(now_ns)
