@@ -16,8 +16,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from ledgermq.node.broker.decisions.sequencer import Sequencer
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.sends.sequencer import Sequencer
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_encoding import encode_entries

@@ -22,9 +22,9 @@ import numpy as np
 
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import FrameProduced, OpenProducer, ProduceFrame
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.group.group import Group
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.group import Group
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto import kernels

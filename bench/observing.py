@@ -40,7 +40,7 @@ GROUP = "bench"
 BATCH, BODY_BYTES, WINDOW = 10, 100, 64
 SCRAPE_EVERY_S, EXPORT_EVERY_S = 15, 60
 UNCOUNTED = """\
-from ledgermq.node.broker.decisions.traffic import Traffic
+from ledgermq.node.broker.queries.traffic import Traffic
 
 Traffic.applied = Traffic.leased = lambda *_: None
 """

@@ -18,9 +18,9 @@ from typing import Any
 from bench.storage_append import BORN_MS, HOST, new_identity, new_log
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.group.group import Group
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.group import Group
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import I64, Draft, Permission, Range, TopicConfig, TopicKind, UnsealedBatch
 from ledgermq.storage.queue_buffer import BufferedQueues

@@ -19,17 +19,18 @@ from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
 from ledgermq.node.broker.calls.tier_calls import TierFetched
-from ledgermq.node.broker.decisions.fifo_picker import FifoJob
-from ledgermq.node.broker.decisions.leader import Leader
-from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.decisions.planner import Planner
-from ledgermq.node.broker.decisions.polls import Pair
-from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
-from ledgermq.node.broker.decisions.tier_messages import TierMessages
-from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
-from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.group import Group
+from ledgermq.node.broker.leader import Leader
+from ledgermq.node.broker.parts.delivery.fifo_picker import FifoJob
+from ledgermq.node.broker.parts.delivery.lease_serving import LeaseServer
+from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
+from ledgermq.node.broker.parts.members.member_records import MemberRecords
+from ledgermq.node.broker.parts.producers.producer_sequencing import ProducerSequencing
+from ledgermq.node.broker.parts.transactions.transaction_resolution import TransactionResolver
+from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queues import Pair, QueueKey
+from ledgermq.node.broker.turn import Turn
 from ledgermq.node.replica.background.digests import Digests
 from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
@@ -156,20 +157,24 @@ class TakesNewOnes(FifoJob):
         self._opened.add((key[2], name))
 
 
-class PlansNewOnes(Planner):
+class PlansNewOnes(LeaseServer):
     fifo_job_type = TakesNewOnes
 
 
 class PassesBatches(Leader):
-    planner_type = PlansNewOnes
+    lease_server_type = PlansNewOnes
 
 
-class RaisesNothing(Group):
+class RaisesNothing(MemberRecords):
     """Answers a raise, and appends no record."""
 
-    def _raise_level(self, turn: Any, call: RaiseLevel) -> bool:
+    def _raise_level(self, turn: Turn, call: RaiseLevel) -> bool:
         turn.done.append(Done(call.token, Kept()))
         return False
+
+
+class RecordsNoLevel(Group):
+    member_records_type = RaisesNothing
 
 
 class SyncsNoVotes(HardStateFile):
@@ -379,7 +384,7 @@ class AnswersAtOnce(Leader):
         done = super().appended(plan, queue_offsets, store_ms)
         while self._awaited:
             _, _, awaited = self._awaited.pop(0)
-            done += [Done(awaited.token, awaited.result)] if awaited.result is not None else self._hand_out(awaited)
+            done += [Done(awaited.token, awaited.result)] if awaited.result is not None else self.lease_server.hand_out(awaited)
         return done
 
 
@@ -724,5 +729,5 @@ def group_type(bug: Bug) -> type[Group]:
     if bug is Bug.ACK_BEFORE_TERM_START:
         return ServesAtOnce
     if bug is Bug.LEVEL_NOT_RAISED:
-        return RaisesNothing
+        return RecordsNoLevel
     return Group if leader is None else type("BrokenGroup", (Group,), {"leader_type": leader})

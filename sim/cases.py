@@ -9,9 +9,9 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
 from ledgermq.node.broker.flush import FlushPolicy, LazySync
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
 from ledgermq.raft.config import HaRules, Rule, Timing
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.faults import acting, draw, drawn_from

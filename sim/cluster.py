@@ -32,7 +32,7 @@ from ledgermq.node.broker.calls.read_calls import Confirm, Peek
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
 from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
 from ledgermq.node.replica.hosting.hosting import TAKE_AWAY

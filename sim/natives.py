@@ -16,7 +16,7 @@ import numpy as np
 
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
-from ledgermq.node.broker.state.producers import UNNAMED_MS
+from ledgermq.node.broker.parts.producers.producers import UNNAMED_MS
 from ledgermq.proto.control import ProducerRecord, decode
 from ledgermq.proto.frames import FrameBuilder, native_runs
 from ledgermq.proto.layout import BODY_AT, prefixes, record_columns

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any
 
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.state.machine import Effects, Machine
-from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import Effects
+from ledgermq.node.broker.restoring import restore
 from ledgermq.node.replica.background.digests import Digests
 from ledgermq.node.replica.background.trim_reports import Trimming
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica

@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
 from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
 from ledgermq.proto import units
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.raft.config import MIB, MS, HaRules, Rule, Timing

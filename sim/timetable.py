@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ledgermq.node.broker.state.timers import Timers
+from ledgermq.node.broker.parts.timers.timers import Timers
 from ledgermq.proto.layout import BODY_AT, prefixes, record_columns
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.sim.checkers import Violation

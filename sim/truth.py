@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.retained import Retained
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.retention.retained import Retained
 from ledgermq.proto.layout import BODY_AT, record_columns
 from ledgermq.proto.log_tree import check_consistency, consistency_path, leaf_hash, tree_root
 from ledgermq.proto.names import CONTROL_TOPICS, WAITING_TOPICS

@@ -10,7 +10,7 @@ until the turn ends, because all followers are pushed the same ranges in it: the
 the followers.
 
 No file, no clock and no thread: the owner of the log owns this too. What native readers follow is another window
-(`node/broker/state/recent.py`): it holds applied entries with their columns, for other threads, and only while somebody reads.
+(`node/broker/recent.py`): it holds applied entries with their columns, for other threads, and only while somebody reads.
 """
 
 from __future__ import annotations

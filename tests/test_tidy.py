@@ -31,12 +31,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"storage", "proto"},
     "node": set(),
     "node.runtime": RUNTIME,
-    "node.broker": LEAVES | BASE,
+    "node.broker": DECIDES,
     "node.broker.filters": {"node.broker.filters", "node.broker.ports", "proto"},
     "node.broker.calls": {"node.broker.calls", "node.broker.filters", *LEAVES, *BASE},
-    "node.broker.state": {"node.broker.state", "node.broker.calls", *LEAVES, *BASE},
-    "node.broker.decisions": {"node.broker.decisions", "node.broker.state", "node.broker.calls", "node.broker.filters", *LEAVES, *BASE},
-    "node.broker.group": DECIDES,
     "node.replica.consensus": {"node.replica.consensus", *DECIDES},
     "node.replica.shipping": {"node.replica.shipping", "node.replica.consensus", *DECIDES},
     "node.replica.retention": {"node.replica.retention", *DECIDES},
@@ -60,12 +57,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node.frontend.native": {
         *("node.frontend.native", "node.frontend.rocketmq", "node.frontend.ports"),
         *("node.frontend.security", "node.frontend.routing", "node.controller"),
-        *("node.broker.calls", "node.broker.state.recent", *LEAVES),
+        *("node.broker.calls", "node.broker.recent", *LEAVES),
         *RUNTIME,
     },
     "node.frontend.proofs": {
         *("node.frontend.proofs", "node.frontend.routing", "node.replica", "node.controller"),
-        *("node.broker.calls", "node.broker.state", *LEAVES),
+        *("node.broker", *BASE),
         *RUNTIME,
     },
     "node.frontend.admin": {"node.frontend", "node.replica", "node.controller", *DECIDES, *RUNTIME},
@@ -320,6 +317,32 @@ def test_every_field_of_the_raft_core_has_one_owner() -> None:
         "calls setattr",
         "B and its base both write x",
     ]
+
+
+CAPABILITIES = "node.broker.parts."
+IMPORTERS_MAX = 4
+"""Its state is driven by `machine.py`, its decisions by `leader.py` or `group.py`; that leaves a question or one other capability."""
+
+
+def importers_of_capabilities(trees: list[tuple[str, ast.Module]]) -> dict[str, set[str]]:
+    """Capability of a broker group → the modules of `node/broker/` outside of its folder that import from it."""
+    found: dict[str, set[str]] = {}
+    for name, tree in trees:
+        own = name.removeprefix(CAPABILITIES).split(".")[0] if name.startswith(CAPABILITIES) else ""
+        for target, _ in imports(tree) if name.startswith("node.broker") else ():
+            folder, _, rest = target.removeprefix("ledgermq.").removeprefix(CAPABILITIES).partition(".")
+            if CAPABILITIES + folder in PACKAGE_NAMES and rest and folder != own:
+                found.setdefault(folder, set()).add(name)
+    return found
+
+
+def test_a_capability_of_the_broker_is_known_to_few() -> None:
+    """A folder of `node/broker/parts/` is imported from at most four modules of `node/broker/` outside of it."""
+    found = importers_of_capabilities([(name, tree) for name, _, tree in ALL])
+    assert {"delivery", "timers", "sends"} <= found.keys()
+    assert not {folder: sorted(names) for folder, names in found.items() if len(names) > IMPORTERS_MAX}
+    wrong = [(f"node.broker.m{n}", ast.parse("from ledgermq.node.broker.parts.timers.timers import Timers")) for n in range(5)]
+    assert importers_of_capabilities(wrong) == {"timers": {f"node.broker.m{n}" for n in range(5)}}
 
 
 FOLDER_MAX = 25

@@ -1,6 +1,6 @@
 """The metrics by topic and consumer group, read from the broker groups when `/metrics` is read, or the metrics are exported by OTLP.
 
-The counts are those of `node/broker/decisions/traffic.py`; how far consumer groups are is read by `node/broker/group/backlog.py`, and only
+The counts are those of `node/broker/queries/traffic.py`; how far consumer groups are is read by `node/broker/queries/backlog.py`, and only
 at leaders. A reading is split into steps between turns of a group, so that calls never wait for all of it. `series_max` bounds the number
 of series: consumer groups come before topics, each in the order of their names, so that every node leaves out the same ones.
 """
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.node.broker.decisions.traffic import HandedOut, Pair, Stored
-from ledgermq.node.broker.group.backlog import Backlog, backlog, positions
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.queries.backlog import Backlog, backlog, positions
+from ledgermq.node.broker.queries.traffic import HandedOut, Pair, Stored
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime import mirrored
 from ledgermq.node.runtime.metrics import Declared

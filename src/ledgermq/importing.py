@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ledgermq.audit.jobs import INCOMPLETE, PASS, Audit, audit
-from ledgermq.node.broker.state.imported import first_snapshot
-from ledgermq.node.broker.state.rederiving import make_again
+from ledgermq.node.broker.imported import first_snapshot
+from ledgermq.node.broker.rederiving import make_again
 from ledgermq.node.controller.seeding import commands_for, state_after, write_journal
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup

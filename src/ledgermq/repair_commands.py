@@ -26,7 +26,7 @@ from ledgermq.audit.report import as_json, for_repair
 from ledgermq.audit.running import RunningCluster
 from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.errors import ClusterError
-from ledgermq.node.broker.state.rederiving import make_again
+from ledgermq.node.broker.rederiving import make_again
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.control import UnknownControlRecord
 from ledgermq.proto.repair_plan import DirectoryRepair, Left, Plan, RangeRepair

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.timers import SLOT_MS, slot_of
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.timers.timers import SLOT_MS, slot_of
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, host_bytes
 from ledgermq.proto.entry_sealing import make_range, seal

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ledgermq.audit.state.packed import table, unpack, unpack_all
 from ledgermq.audit.state.reader import HALF_TOPIC, Entry
 from ledgermq.audit.state.transactions import Transactions
-from ledgermq.node.broker.state.packed import pack
+from ledgermq.node.broker.packed import pack
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 

@@ -11,9 +11,9 @@ import pytest
 
 from ledgermq.audit.state import derive, lapsed, records, timers, transactions
 from ledgermq.audit.state.derive import check_state
-from ledgermq.node.broker.state import lapsed_leases as node_lapsed
-from ledgermq.node.broker.state import timers as node_timers
-from ledgermq.node.broker.state import transactions as node_transactions
+from ledgermq.node.broker.parts.delivery import lapsed_leases as node_lapsed
+from ledgermq.node.broker.parts.timers import timers as node_timers
+from ledgermq.node.broker.parts.transactions import transactions as node_transactions
 from ledgermq.proto import control, levels
 from tests.audit.state_records import EPOCH_MS, LEVEL_MAX, Scribe
 from tests.audit.state_worlds import fresh, write_replica
@@ -144,5 +144,5 @@ def test_the_wheel_is_the_same_size() -> None:
     assert (timers.SLOTS, timers.MINUTE_MS, sorted(timers.COUNTS)) == (
         node_timers.SLOTS,
         node_timers.SLOT_MS,
-        sorted(node_timers.Timers().counts),
+        sorted(node_timers.Timers(lambda topic, slot: 0).counts),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.observing import uncounted
 
 PROGRAM = """
-from ledgermq.node.broker.decisions.traffic import Leased, Traffic
+from ledgermq.node.broker.queries.traffic import Leased, Traffic
 
 traffic = Traffic(None)
 traffic.leased([Leased("g", "t", 1)])

@@ -19,13 +19,13 @@ import grpc.aio
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
-from ledgermq.node.broker.group.group import Group
-from ledgermq.node.broker.group.why_delivery import WIRE_MAX
+from ledgermq.node.broker.group import Group
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
 from ledgermq.node.broker.ports import ReadBudget, Unlimited
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.queries.why_delivery import WIRE_MAX
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.reconcile import unknown_letters
 from ledgermq.node.controller.state import State

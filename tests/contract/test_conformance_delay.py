@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledgermq.node.broker.state.timers import slot_of
+from ledgermq.node.broker.parts.timers.timers import slot_of
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import TIMER_TOPIC

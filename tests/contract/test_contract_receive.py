@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from ledgermq.node.broker.group.why_delivery import WIRE_MAX
+from ledgermq.node.broker.queries.why_delivery import WIRE_MAX
 from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, EPOCH_MS, NODE_JS, Backend, Raw, Received, contract, message, receive_request

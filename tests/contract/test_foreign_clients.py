@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import pytest
 
-from ledgermq.node.broker.group.why_delivery import WIRE_MAX
+from ledgermq.node.broker.queries.why_delivery import WIRE_MAX
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from tests import cluster as real

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ledgermq.node.broker import recent
 from ledgermq.node.broker.ports import Unreadable
-from ledgermq.node.broker.state import recent
 from ledgermq.node.frontend.native.log_tail import LogTail
 from ledgermq.node.frontend.native.reading import look
 from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from ledgermq.node.broker.calls.consumer_calls import Ack, Handle, Receive, Received
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
 from ledgermq.node.frontend.admin.group_reads import ReadThrough
 from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
-from ledgermq.node.broker.state.file_tree import leaf_of
+from ledgermq.node.broker.parts.retention.file_tree import leaf_of
 from ledgermq.node.replica.background.digests import DIGESTS_FILE, Digests
 from ledgermq.node.replica.background.pace import BUSY_REST_FACTOR, rest_s
 from ledgermq.node.replica.maintenance import digest_exchange

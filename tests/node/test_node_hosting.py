@@ -21,7 +21,7 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.tier_calls import TierFetch
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, SyncTicket
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.hosting import running

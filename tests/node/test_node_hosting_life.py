@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Peek
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.hosting.hosting import OPEN_AGAIN_NS, PACKETS_MAX, ReplicaHost
 from ledgermq.node.replica.hosting.ports import Broken, State

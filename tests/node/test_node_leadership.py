@@ -10,7 +10,7 @@ import pytest
 
 from ledgermq.node.broker.calls.member_calls import HandedOver, HandingOver, HandOver
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.broker.group.leadership_history import LeadershipEvent
+from ledgermq.node.broker.queries.leadership_history import LeadershipEvent
 from ledgermq.node.frontend.admin import leadership_admin
 from ledgermq.node.frontend.admin.leadership_admin import Leadership
 from ledgermq.proto import admin_pb2

@@ -15,8 +15,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from ledgermq.node.broker.decisions.traffic import HandedOut, Stored
-from ledgermq.node.broker.group.backlog import Backlog
+from ledgermq.node.broker.queries.backlog import Backlog
+from ledgermq.node.broker.queries.traffic import HandedOut, Stored
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.process import otlp_metrics
 from ledgermq.node.process.http import StateCollector

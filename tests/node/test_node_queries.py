@@ -13,7 +13,9 @@ from ledgermq.node.broker.calls.consumer_calls import Receive, Received
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.read_calls import CommitOffset, Peek, Peeked
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.state.machine import last_store_ms
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import last_store_ms
+from ledgermq.node.broker.parts.pulls import reads
 from ledgermq.node.frontend.admin import group_queries, peeks, queries
 from ledgermq.node.frontend.admin.copies import copy_of
 from ledgermq.proto import admin_pb2
@@ -155,22 +157,21 @@ def test_a_scan_goes_on_behind_what_is_trimmed_meanwhile(monkeypatch: pytest.Mon
         for number in range(12):
             await bench.send("g1", number % 2, f"m{number}")
             bench.pass_ms(1)
-        machine = bench.engines[0].hosted["g1"].machine
         begins = {0: 0, 1: 0}
         peeked: list[Peek] = []
 
-        def peek(call: Peek) -> Peeked:
+        def peek(machine: Machine, call: Peek) -> Peeked:
             # As after a trim that was applied behind the first look at each queue.
             peeked.append(call)
             if len(peeked) > 2:
                 begins.update({0: 4, 1: 6})
             first = min(max(call.offset, begins[call.queue]), 6)
-            whole = whole_peek(Peek(call.token, call.topic, call.queue, first, call.max_messages))
+            whole = whole_peek(machine, Peek(call.token, call.topic, call.queue, first, call.max_messages))
             assert isinstance(whole, Peeked)
             return whole
 
-        whole_peek = machine.peek
-        monkeypatch.setattr(machine, "peek", peek)
+        whole_peek = reads.peek
+        monkeypatch.setattr(reads, "peek", peek)
         (page,) = await pages(bench, 0, 1000)
         assert page[:4] == ["m0", "m1", "m2", "m3"] and set(page[4:]) <= {"m8", "m10"} and page[-1] == "m10"
         answer = await bench.queries[0].query(bench.topic, admin_pb2.QueryRequest(topic=NAME))

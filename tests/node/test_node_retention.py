@@ -473,7 +473,7 @@ def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(stage:
     one.check()
     assert one.driver.group.group.full_nodes == frozenset(), "nothing was refused yet"
     if leads:
-        one.driver.group.group.log_full += 1
+        one.driver.group.group.log.full += 1
     else:
         one.driver.group.replicator._counts["refused-disk-full"] += 1
     with capture_logs() as logs:

@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import ClientGone
 from ledgermq.node.broker.calls.outcome import Done, Refused
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.scheduler import SLICE_NS, Scheduler
 

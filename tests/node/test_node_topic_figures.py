@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.decisions.traffic import HandedOut, Stored
-from ledgermq.node.broker.group.backlog import Backlog
+from ledgermq.node.broker.queries.backlog import Backlog
+from ledgermq.node.broker.queries.traffic import HandedOut, Stored
 from ledgermq.node.process import topic_figures
 from ledgermq.node.process.topic_figures import PAIR_SERIES, GroupFigures, TopicFigures
 from ledgermq.proto.control import LevelRecord

@@ -14,12 +14,12 @@ from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import Returned
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.group import Group
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.broker.restoring import restore
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.raft.config import MS, Members, RaftConfig

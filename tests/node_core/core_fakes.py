@@ -13,12 +13,12 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Mark, Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched, TierMessage
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.group.group import Group, TurnOutput
+from ledgermq.node.broker.group import Group, TurnOutput
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
-from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.consensus.replica_boot import record_of
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, host_bytes
@@ -429,7 +429,7 @@ class Bench:
                 assert not leader._picker.is_new(key), f"{key} has new messages"
                 assert not list(leader.clock.ready(key)), f"{key} has messages that are visible again"
             assert not listed or pair not in polls.waiting_for or pair in polls.woken, f"{pair} waits, and is not woken"
-        assert {pair for pairs in polls._known_of.values() for pair in pairs} == polls._known.keys()
+        assert {pair for pairs in polls.known_of.values() for pair in pairs} == polls._known.keys()
 
     def pass_time(self, ns: int) -> TurnOutput:
         return self.turn(at_ns=self.now_ns + ns)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ledgermq.node.broker.state.producers import Producers
+from ledgermq.node.broker.parts.producers.producers import Producers
 from ledgermq.proto.entry_encoding import encode_messages
 from ledgermq.proto.native_ids import native_id, native_runs
 from ledgermq.proto.types import Frame, Range

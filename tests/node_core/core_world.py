@@ -27,12 +27,12 @@ from ledgermq.node.broker.calls.send_calls import (
     ResumeProducer,
 )
 from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, OverdueHalves, Prepare, Resolve
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.decisions.tier_messages import NOT_YET
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.delivery.tier_messages import NOT_YET
+from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
 from ledgermq.node.replica.retention.retention_facts import half_pin, timer_pin
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.names import base_group, lite_stored, member_group

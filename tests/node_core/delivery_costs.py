@@ -64,7 +64,7 @@ class Counted(Cluster):
 
             setattr(owner, method, counted)
 
-        counting(leader._planner, "plan", "plans")
+        counting(leader, "plan", "plans")
         counting(leader._picker, "pick", "picks")
         counting(leader._picker, "start", "queues")
         propose = replicator.propose

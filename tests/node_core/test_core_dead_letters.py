@@ -8,7 +8,7 @@ from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import Configure, LettersSettled, Reset, SettleLetters
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.state import dead_letters
+from ledgermq.node.broker.parts.dead_letters import dead_letters
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import member_group
 from ledgermq.proto.properties import Fields, encode, parse
@@ -215,7 +215,7 @@ def test_a_copy_that_fits_no_file_is_delivered_instead() -> None:
     """Attempts continue instead, and nothing is lost; a consumer that gives up such a message gets an error with the reason."""
     b = make(fifo=True)
     b.send_of("x", "x1", "x2")
-    b.group.leader._planner._dead_lettering._entry_bytes_max = 100
+    b.group.leader.dead_lettering._entry_bytes_max = 100
     exhaust(b)
     leases = b.receive()
     assert [(decode_record(x.record).body, x.attempt) for x in leases] == [(b"x1", 3), (b"x2", 3)]

@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.member_calls import RaiseLevel
-from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.calls.outcome import Kept, Refused
+from ledgermq.node.broker.calls.operator_calls import Configure, Kept
+from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.node.broker.state import message_ids as ids_module
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.message_ids import Ids, Place
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.sends import message_ids as ids_module
+from ledgermq.node.broker.parts.sends.message_ids import Ids
+from ledgermq.node.broker.plan import Known
 from ledgermq.proto.control import LevelRecord
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.properties import DELIVER_MS, Fields, edited, encode
@@ -350,17 +351,17 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ids_module, "ALL_MAX", 8)
     ids = Ids()
     for n in range(7):
-        ids.apply("big", b"%016d" % n, Place(n, 1, n), 1000)
+        ids.apply("big", b"%016d" % n, Known(n, 1, n), 1000)
     assert (ids.count, ids.forgotten_early) == (5, 2)
     for n in range(5):
-        ids.apply("small", b"%016d" % n, Place(10 + n, 0, n), 1000)
+        ids.apply("small", b"%016d" % n, Known(10 + n, 0, n), 1000)
     assert (ids.count, ids.forgotten_early) == (8, 4)
     known = {topic: [n for n in range(7) if ids.find(topic, b"%016d" % n, "", 0)] for topic in ("big", "small")}
     assert known == {"big": [3, 4, 5, 6], "small": [1, 2, 3, 4]}
     again = Ids()
     again.restore(ids.export())
     assert again.export() == ids.export() and again.count == 8
-    assert again.find("big", b"%016d" % 4, "", 0) == Place(4, 1, 4) and again.find("big", b"%016d" % 4, "", 5) is None
+    assert again.find("big", b"%016d" % 4, "", 0) == Known(4, 1, 4) and again.find("big", b"%016d" % 4, "", 5) is None
 
 
 steps = st.lists(

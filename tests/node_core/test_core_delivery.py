@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
-from ledgermq.node.broker.decisions.sequencer import Sequencer
-from ledgermq.node.broker.decisions.uncommitted import UncommittedState
-from ledgermq.node.broker.state.delivery import Delivery, Row
+from ledgermq.node.broker.parts.delivery.delivery import Delivery, Row
+from ledgermq.node.broker.parts.delivery.leases import LeaseClock, LeaseTimes
+from ledgermq.node.broker.parts.sends.sequencer import Sequencer
+from ledgermq.node.broker.uncommitted import UncommittedState
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_encoding import encode_entries, host_bytes
 from ledgermq.proto.entry_sealing import chain_seed, make_range, seal

@@ -13,8 +13,9 @@ from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Client
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.decisions.plan import Plan, Sent
-from ledgermq.node.broker.decisions.polls import Pair, Polls
+from ledgermq.node.broker.parts.delivery.polls import Polls
+from ledgermq.node.broker.plan import Plan, Sent
+from ledgermq.node.broker.queues import Pair
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import SECOND, Bench, draft, handle
@@ -326,7 +327,7 @@ class Forgetful(Polls):
 def plainly(monkeypatch: pytest.MonkeyPatch, topic: TopicConfig, groups: tuple[GroupConfig, ...], *, plain: bool) -> Bench:
     with monkeypatch.context() as patch:
         if plain:
-            patch.setattr("ledgermq.node.broker.decisions.leader.Polls", Forgetful)
+            patch.setattr("ledgermq.node.broker.leader.Polls", Forgetful)
         bench = Bench()
     bench.lead(1)
     bench.ask(Configure(next(bench.tokens), (topic,), groups))
@@ -411,7 +412,7 @@ def test_the_same_receives_get_the_same_messages(todo: list[tuple[str, int, int]
         with pytest.MonkeyPatch.context() as patch:
             bench = plainly(patch, config(queues), (GroupConfig("", "f", max_attempts=3, fifo=True),), plain=plain)
             if plain:
-                patch.setattr("ledgermq.node.broker.decisions.leader.Plan", Plain)
+                patch.setattr("ledgermq.node.broker.leader.Plan", Plain)
             script = Script(bench, queues)
             for step in todo:
                 script.step(*step)

@@ -6,7 +6,7 @@ import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive, Lease, Received
 from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.decisions import fifo
+from ledgermq.node.broker.parts.delivery import fifo
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench
@@ -137,7 +137,7 @@ def test_a_message_whose_dead_letter_fits_no_log_file_holds_its_message_group() 
     """It is delivered once more, alone: what is behind it must not come with it."""
     b = make(max_attempts=1)
     b.send_of("a", "x" * 900, "a1")
-    b.group.leader._planner._dead_lettering._entry_bytes_max = 1000
+    b.group.leader.dead_lettering._entry_bytes_max = 1000
     (long,) = b.receive(n=1)
     b.pass_time(10 * SECOND)
     (long,) = b.receive()
@@ -245,7 +245,7 @@ def test_a_backlog_of_one_message_group_writes_nothing_in_vain(b: Bench) -> None
 
 def test_the_look_ahead_is_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """No message behind a number of locked messages is examined; after the lock ends, they are delivered."""
-    monkeypatch.setattr("ledgermq.node.broker.decisions.fifo_picker.LOOK_AHEAD", 3)
+    monkeypatch.setattr("ledgermq.node.broker.parts.delivery.fifo_picker.LOOK_AHEAD", 3)
     b.send_of("a", "a1", "a2", "a3", "a4")
     b.send_of("b", "b1")
     (one,) = b.receive(n=1)
@@ -256,7 +256,7 @@ def test_the_look_ahead_is_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_rows_of_a_queue_are_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a number of messages leased or waiting, no new message is examined until some are done."""
-    monkeypatch.setattr("ledgermq.node.broker.decisions.fifo_picker.ROWS_MAX", 3)
+    monkeypatch.setattr("ledgermq.node.broker.parts.delivery.fifo_picker.ROWS_MAX", 3)
     for number in range(5):
         b.send_of(f"g{number}", f"m{number}")
     leases = b.receive(n=3)

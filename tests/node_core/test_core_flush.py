@@ -9,10 +9,10 @@ import pytest
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind
 from tests.node_core.core_fakes import SECOND, Bench, MemoryQueues, draft
 
@@ -207,9 +207,9 @@ def test_nothing_grows_with_messages_acknowledged_from_memory() -> None:
         b.ask(produce(b, ("t", -1), ("memory", -1)))
         replicate(b)
     leader = b.group.leader
-    assert not leader._early and not leader._awaited and set(leader._uncommitted_topics) == {"t", "memory"}
+    assert not leader.early and not leader._awaited and set(leader.uncommitted_topics) == {"t", "memory"}
     commit(b)
-    assert not leader._uncommitted_topics
+    assert not leader.uncommitted_topics
 
 
 def test_calls_are_not_held_while_writes_are_refused() -> None:

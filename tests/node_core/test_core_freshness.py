@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ledgermq.node.broker.group.freshness import NOTES_MAX, Freshness
+from ledgermq.node.broker.parts.pulls.freshness import NOTES_MAX, Freshness
 from ledgermq.raft.messages import LeaderContact
 
 MS = 1_000_000

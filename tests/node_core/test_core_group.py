@@ -14,11 +14,11 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.decisions import picker
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.group.backlog import positions
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.delivery import picker
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.broker.queries.backlog import positions
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.message_record import decode_record
@@ -666,7 +666,7 @@ def test_nothing_grows_with_acknowledged_messages() -> None:
         b.ack(*b.receive(n=96, invisible_ms=None))
     clock = b.group.leader.clock
     assert b.machine.delivery.in_flight == 0 and not clock._rows and not clock._batches and not clock._clients and len(clock.ends) <= 1100
-    assert len(b.group.leader._uncommitted) == 0 and len(b.group.leader._answered) <= 1024
+    assert len(b.group.leader._uncommitted) == 0 and len(b.group.leader.lease_server.answered) <= 1024
 
 
 def test_a_group_that_never_acknowledges_gets_no_new_messages_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -691,7 +691,7 @@ def test_answered_receives_are_remembered_without_their_messages() -> None:
     b.send(*["x" * 1000] * 8)
     call = b.poll(wait_ns=0)
     assert all(lease.record for lease in b.ask(call).leases)
-    ((_, leases),) = b.group.leader._answered.values()
+    ((_, leases),) = b.group.leader.lease_server.answered.values()
     assert leases == tuple(("", 0, offset, leases[0][3]) for offset in range(8))
     b.turn(CancelReceive(call.token))
     assert len(b.receive()) == 8
@@ -789,7 +789,8 @@ def test_a_packet_that_moves_nothing_runs_no_decisions(monkeypatch: pytest.Monke
     b.send("m")
     b.pass_time(MS)
     looked: list[int] = []
-    monkeypatch.setattr(b.group.leader, "begin_turn", lambda now_ns, now_ms: looked.append(now_ns))
+    next_times_ns = b.group.leader.next_times_ns
+    monkeypatch.setattr(b.group.leader, "next_times_ns", lambda now_ns: looked.append(now_ns) or next_times_ns(now_ns))
     after = b.group.turn(b.now_ns + MS, b.now_ms, (), [("n2", PACKET)])
     assert (looked, after.done, after.view, after.wake_at_ns) == ([], [], None, b.now_ns + MS + SECOND)
     b.group.turn(b.now_ns + 2 * MS, b.now_ms)

@@ -12,9 +12,9 @@ from ledgermq.node.broker.calls.member_calls import HandedOver, HandingOver, Han
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.group.handovers import CALM_NS, LOOK_NS, SETTLED_MAX_NS, SETTLED_NS, Preference
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.members.handovers import CALM_NS, LOOK_NS, SETTLED_MAX_NS, SETTLED_NS, Preference
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from ledgermq.raft.config import Members
 from ledgermq.raft.transfer import Cause, Handover

@@ -9,9 +9,10 @@ import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import Reset
-from ledgermq.node.broker.state import lapsed_leases
-from ledgermq.node.broker.state.delivery import Delivery, QueueKey
-from ledgermq.node.broker.state.lapsed_leases import Lapsed
+from ledgermq.node.broker.parts.delivery import lapsed_leases
+from ledgermq.node.broker.parts.delivery.delivery import Delivery
+from ledgermq.node.broker.parts.delivery.lapsed_leases import Lapsed
+from ledgermq.node.broker.queues import QueueKey
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, handle
 
 KEYS: tuple[QueueKey, ...] = (("g", "t", 0), ("g", "t", 1), ("h", "t", 0))
@@ -93,7 +94,7 @@ class History:
         self._end_all(lambda of, offset: offset < self.begins[of[1:]])
 
     def forget(self, key: QueueKey, _: list[int]) -> None:
-        self.delivery.forget_group(key[0])
+        self.delivery.forget([each for each in self.delivery.queues if each[0] == key[0]])
         self._end_all(lambda of, offset: of[0] == key[0])
 
     def _end_all(self, ended: Callable[[QueueKey, int], bool]) -> None:

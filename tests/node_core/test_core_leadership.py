@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledgermq.node.broker.group.leadership_history import EVENTS_KEPT, LeadershipEvent, Ring, merged, restored
+from ledgermq.node.broker.queries.leadership_history import EVENTS_KEPT, LeadershipEvent, Ring, merged, restored
 from ledgermq.raft.transfer import Cause, LeaderChange, Reason
 
 LOG = "00000000-0000-5000-8000-000000000001"

@@ -13,8 +13,8 @@ import pytest
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.restoring import restore
 from ledgermq.proto import control, levels
 from ledgermq.raft.config import Members
 from ledgermq.storage.errors import UnknownFormat

@@ -14,10 +14,11 @@ from ledgermq.node.broker.calls.consumer_calls import Ack, ClientGone, Forward, 
 from ledgermq.node.broker.calls.operator_calls import Configure, LettersSettled, SettleLetters, Trim
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.state.machine import LITE_FLOOR_STEP, Machine
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.queues import LITE_FLOOR_STEP
 from ledgermq.proto import control
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import lite_stored

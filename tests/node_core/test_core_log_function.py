@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.send_calls import Produce, Recall, Recalled
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.machine import Machine
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import ORIGIN, parse
 from ledgermq.proto.ranges import cut, tail_of

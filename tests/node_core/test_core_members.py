@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.member_forms import export_members, restore_members
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.members.member_forms import export_members, restore_members
 from tests.node_core.core_fakes import LOG_ID, Bench
 
 NODES = ("n1", "n2", "n3", "n4", "n5")

@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, Returned
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.group.memberships import AGAIN_NS
+from ledgermq.node.broker.parts.members.memberships import AGAIN_NS
 from ledgermq.raft.config import Members
 from ledgermq.raft.membership import Change, MemberChange, NotYet
 from tests.node_core.core_fakes import Bench

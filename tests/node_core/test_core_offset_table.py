@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.broker.decisions import leases
-from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
-from ledgermq.node.broker.state.delivery import Delivery, Row, Terms, TermsTable
-from ledgermq.node.broker.state.lapsed_leases import Lapsed
-from ledgermq.node.broker.state.offset_table import CHUNK, OffsetTable
-from ledgermq.node.broker.state.packed import pack, unpack
+from ledgermq.node.broker.packed import pack, unpack
+from ledgermq.node.broker.parts.delivery import leases
+from ledgermq.node.broker.parts.delivery.delivery import Delivery, Row, Terms, TermsTable
+from ledgermq.node.broker.parts.delivery.lapsed_leases import Lapsed
+from ledgermq.node.broker.parts.delivery.leases import LeaseClock, LeaseTimes
+from ledgermq.node.broker.parts.delivery.offset_table import CHUNK, OffsetTable
 from tests.node_core.core_fakes import MS, SECOND
 
 OFFSETS = st.integers(0, 6) | st.integers(CHUNK - 3, CHUNK + 3) | st.integers(0, 1 << 40)

@@ -12,7 +12,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import CommitOffset, FindOffset, OffsetCommitted, OffsetRead, Pull, Pulled, ReadOffset
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins
 from ledgermq.proto import control
 from ledgermq.proto.types import GroupConfig

@@ -21,9 +21,9 @@ from ledgermq.node.broker.calls.send_calls import (
     ProducerOpened,
     ResumeProducer,
 )
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.state.producers import NAMED_MS, UNNAMED_MS
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.producers.producers import NAMED_MS, UNNAMED_MS
 from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.message_record import decode_record

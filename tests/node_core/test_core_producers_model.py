@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ledgermq.node.broker.state.producers import FRAMES_KEPT, NAMED_MS, UNNAMED_MS, Producers
+from ledgermq.node.broker.parts.producers.producers import FRAMES_KEPT, NAMED_MS, UNNAMED_MS, Producers
 from ledgermq.proto.control import ProducerRecord
 from ledgermq.proto.native_ids import Run, content_digest
 from tests.node_core.core_frames import frame

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from ledgermq.node.broker.calls.consumer_calls import Receive, Received
 from ledgermq.node.broker.calls.outcome import UNREAD
 from ledgermq.node.broker.calls.read_calls import Pull, Pulled
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.ports import PeerPacket
 from tests.node_core import test_core_lite as lite
 from tests.node_core.core_fakes import SECOND, Bench

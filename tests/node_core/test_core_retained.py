@@ -15,8 +15,8 @@ import pytest
 from ledgermq.node.broker.calls.consumer_calls import Ack
 from ledgermq.node.broker.calls.operator_calls import Configure, Kept, Seal, Trim
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.retained import TRIMS_KEPT, Retained
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.retention.retained import TRIMS_KEPT, Retained
 from ledgermq.node.replica.retention import retention_facts
 from ledgermq.node.replica.retention.pins import PINS_MAX, TTL_MS_MAX, PinBook, TooManyPins
 from ledgermq.node.replica.retention.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins

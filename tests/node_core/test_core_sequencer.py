@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.broker.decisions.sequencer import Sequencer
+from ledgermq.node.broker.parts.sends.sequencer import Sequencer
 from ledgermq.proto.types import UnsealedBatch
 
 ROWS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1, 2, 7, 40_000])), min_size=1, max_size=80)

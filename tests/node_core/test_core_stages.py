@@ -13,16 +13,18 @@ from typing import Any, ClassVar
 
 import pytest
 
+from ledgermq.node.broker import group as group_module
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive, ClientsAlive, Receive
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, HandOver, Returned
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.read_calls import Cold, Confirm, Peek, Pull
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.filters.filters import LOOKS_PER_TURN, TagFilter
 from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.node.broker.group import group as group_module
-from ledgermq.node.broker.group.group import Group, TurnOutput
+from ledgermq.node.broker.group import Group, TurnOutput
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.producers.frame_results import certified
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
+from ledgermq.node.broker.turn import Turn
 from ledgermq.raft.config import HaRules, Members, Rule
 from ledgermq.raft.core import Core
 from ledgermq.raft.messages import LeaderContact
@@ -56,7 +58,7 @@ class EveryStage(Group):
         packets: Sequence[tuple[str, PeerPacket]] = (),
         synced: Sequence[tuple[SyncTicket, OSError | None]] = (),
     ) -> TurnOutput:
-        turn = group_module._Turn(now_ns, now_ms, decides=True)
+        turn = Turn(now_ns, now_ms, decides=True)
         self.left_behind = None
         for ticket, error in synced:
             self.replicator.synced(now_ns, ticket, error)
@@ -65,23 +67,25 @@ class EveryStage(Group):
         self.replicator.tick(now_ns)
         self._follow_role(turn)
         self._look_at_shortness(turn)
+        turn.commit_index = self.replicator.commit_index
         if self.leader.term is not None:
             self._apply(turn)
         self.leader.expire(now_ns)
         self._take_calls(turn, calls)
         self.leader.begin_turn(now_ns, now_ms)
-        self._reads.pulls.looks.refill()
+        self._reads.pulls.looks.left = LOOKS_PER_TURN
         for _ in range(group_module._PASSES_PER_TURN):
             self.leader.expire(now_ns)
             self._refuse_when_short(turn)
-            proposed = self._propose(turn) | self._change_members(turn)
+            proposed = (self.leader.has_work() and self._propose(turn)) | self.member_records.append(turn, serving=self.leader.serving)
             if self.leader.wants_commit():
                 self.replicator.request_flush()
             self._reads.ask(now_ns)
             self._take_output(turn)
             self._follow_role(turn)
             if self.leader.term is not None:
-                turn.done += self._certified(self.leader.replicated(self.replicator.replicated_index, alone=self._acks_alone))
+                done = self.leader.replicated(self.replicator.replicated_index, alone=self._acks_alone)
+                turn.done += certified(done, self.replicator.durable_indexes)
             moved = self._apply(turn)
             turn.done += self._reads.answer()
             if not moved and not proposed and not turn.appended:

@@ -12,10 +12,10 @@ from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded, Lease,
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
-from ledgermq.node.broker.decisions import tier_messages
-from ledgermq.node.broker.decisions.picker import Job
-from ledgermq.node.broker.group.backlog import backlog, positions
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.parts.delivery import tier_messages
+from ledgermq.node.broker.parts.delivery.picker import Job
+from ledgermq.node.broker.queries.backlog import backlog, positions
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import DLQ_ORIGIN_TOPIC, parse

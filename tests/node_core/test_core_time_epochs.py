@@ -13,9 +13,9 @@ from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, RaiseLevel, 
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import OpenProducer, Produce, Produced, ProducerOpened, Recall, Recalled
-from ledgermq.node.broker.decisions import timer_firing
-from ledgermq.node.broker.state.producers import UNNAMED_MS, Producers
-from ledgermq.node.broker.state.transactions import Half, Transactions
+from ledgermq.node.broker.parts.producers.producers import UNNAMED_MS, Producers
+from ledgermq.node.broker.parts.timers import timer_firing
+from ledgermq.node.broker.parts.transactions.transactions import Half, Transactions
 from ledgermq.proto import control
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import DELIVER_MS, parse
@@ -244,13 +244,13 @@ def test_a_window_ends_after_its_length_from_the_epoch_on() -> None:
 
 def test_producers_and_halves_of_before_age_from_the_epoch_on() -> None:
     """What was heard or stored later than the epoch began counts as of then; what was earlier stays."""
-    producers, transactions = Producers(), Transactions()
+    producers, transactions = Producers(), Transactions(lambda topic, queue: 0)
     for number, ms in ((2, 5), (4, 90), (6, 95)):
         producers.apply_record(control.ProducerRecord(number, 0), ms)
         transactions.apply_half(number, Half(number, "t", ms))
     assert [*producers.expired(UNNAMED_MS + 40)] == [2]
-    producers.begin_time_epoch(40)
-    transactions.begin_time_epoch(40)
+    producers.time_epoch_began(40)
+    transactions.time_epoch_began(40)
     assert [*producers.expired(UNNAMED_MS + 40)] == [2, 4, 6] and [*producers.by_silence()] == [2, 4, 6]
     assert [half.stored_ms for half in transactions.halves.values()] == [5, 40, 40]
 

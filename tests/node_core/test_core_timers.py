@@ -11,8 +11,8 @@ import pytest
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Recalled
-from ledgermq.node.broker.decisions import timer_firing, timer_window
-from ledgermq.node.broker.state.timers import RECALLED_MAX, SLOT_MS, SLOTS, Watermark, slot_of
+from ledgermq.node.broker.parts.timers import timer_firing, timer_window
+from ledgermq.node.broker.parts.timers.timers import RECALLED_MAX, SLOT_MS, SLOTS, Watermark, slot_of
 from ledgermq.node.replica.retention.retention_facts import timer_pin
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import TIMER_TOPIC
@@ -263,7 +263,7 @@ def test_a_recall_finds_a_message_that_was_stored_again() -> None:
 
 def test_recalls_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit a recall is refused, and says why."""
-    monkeypatch.setattr("ledgermq.node.broker.decisions.planner.RECALLED_MAX", 1)
+    monkeypatch.setattr("ledgermq.node.broker.parts.timers.timer_firing.RECALLED_MAX", 1)
     assert RECALLED_MAX > 1
     b = bench()
     due = b.now_ms + 1_000

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Call
 from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Recalled
-from ledgermq.node.broker.decisions import timer_firing, timer_window
-from ledgermq.node.broker.state import timers
+from ledgermq.node.broker.parts.timers import timer_firing, timer_window, timers
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import DELIVER_MS, Fields, encode, parse

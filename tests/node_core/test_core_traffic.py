@@ -12,9 +12,9 @@ import pytest
 
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.read_calls import CommitOffset
-from ledgermq.node.broker.decisions import traffic
-from ledgermq.node.broker.decisions.traffic import HandedOut, Stored
-from ledgermq.node.broker.group.backlog import Backlog, backlog, positions
+from ledgermq.node.broker.queries import traffic
+from ledgermq.node.broker.queries.backlog import Backlog, backlog, positions
+from ledgermq.node.broker.queries.traffic import HandedOut, Stored
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import SECOND, Bench
 
@@ -83,7 +83,7 @@ def test_counting_costs_the_same_for_any_number_of_messages(b: Bench) -> None:
         received = calls_of_counting(lambda count=count: b.receive(n=count))  # type: ignore[misc]
         costs.append((sent, received))
     # A lease record is a range of its own, on a control topic.
-    applied = {"Traffic.applied": 1, "_by_topic": 1}
+    applied = {"Traffic.applied": 1}
     assert costs == [(applied, {**applied, "Traffic.leased": 1})] * 3
     follower = Bench(b.log)
     follower.replicator.commit_index = b.log.end_index
@@ -155,7 +155,7 @@ def test_a_pulling_group_has_a_backlog(b: Bench) -> None:
 
 def test_counts_of_what_no_longer_exists_are_forgotten(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is deleted, and, once there are many, groups without a position."""
-    monkeypatch.setattr("ledgermq.node.broker.decisions.traffic._PAIRS_MIN", 0)
+    monkeypatch.setattr("ledgermq.node.broker.queries.traffic._PAIRS_MIN", 0)
     traffic = b.group.leader.traffic
     traffic._pairs_max = 0
     b.send("one")

@@ -21,11 +21,11 @@ from ledgermq.node.broker.calls.transaction_calls import (
     Resolved,
     UndecidedHalf,
 )
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
-from ledgermq.node.broker.state import transactions
-from ledgermq.node.broker.state.transactions import ENDED_MAX, Half, Transactions
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.transactions import transactions
+from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
+from ledgermq.node.broker.parts.transactions.transactions import ENDED_MAX, Half, Transactions
 from ledgermq.node.replica.retention.retention_facts import half_pin
 from ledgermq.proto import control
 from ledgermq.proto.message_record import decode_record
@@ -363,7 +363,7 @@ def test_the_last_ended_transactions_are_remembered_in_log_order(monkeypatch: py
     """The table has a fixed size, and the first to end is the first to be forgotten."""
     assert ENDED_MAX == 32_768
     monkeypatch.setattr(transactions, "ENDED_MAX", 2)
-    found = Transactions()
+    found = Transactions(lambda topic, queue: 0)
     for offset in range(3):
         found.apply_half(offset, Half(10 + offset, "t", 0))
     found.apply_commit(2)
@@ -378,7 +378,7 @@ def test_the_state_survives_a_snapshot() -> None:
     b.turn(resolve(b, one, "a"), resolve(b, three, "c", commit=False))
     b.turn(CountChecks(next(b.tokens), (1,)))
     exported = b.machine.export(LOG_ID)
-    again = Transactions()
+    again = Transactions(lambda topic, queue: 0)
     again.restore(json.loads(json.dumps(exported["transactions"])))
     assert again.halves == {1: Half(3, "t", b.machine.transactions.halves[1].stored_ms, 9000, 1)}
     assert list(again.ended.items()) == [(one, "commit"), (three, "rollback")]

@@ -16,10 +16,10 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produced
 from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
-from ledgermq.node.broker.decisions import transaction_resolution
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.transactions import transaction_resolution
+from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.properties import parse

@@ -12,8 +12,8 @@ import pytest
 
 from ledgermq.node.broker.calls.operator_calls import Reset, Trim
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.restoring import restore
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto import control
 from ledgermq.proto.control import TrimRecord

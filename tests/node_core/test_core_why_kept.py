@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.broker.state.retained import TRIMS_KEPT, Retained
+from ledgermq.node.broker.parts.retention.retained import TRIMS_KEPT, Retained
 from ledgermq.node.replica.retention.retention_rules import Facts, LogFile, Pin, Rules, decide
 from ledgermq.node.replica.retention.why_kept import why
 from ledgermq.proto.control import SealRecord, TrimRecord

@@ -14,7 +14,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.read_calls import Confirm
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.group.group import Group, TurnOutput
+from ledgermq.node.broker.group import Group, TurnOutput
 from ledgermq.node.broker.ports import ReplicaOutput
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind

@@ -71,6 +71,6 @@ def test_a_message_costs_few_calls_in_the_turns(costs: tuple[Cost, Cost, int]) -
 
 def test_a_follower_looks_up_an_acknowledged_row_once_and_no_leased_one(costs: tuple[Cost, Cost, int]) -> None:
     _, follower, _ = costs
-    table = "ledgermq.node.broker.state.offset_table:OffsetTable."
+    table = "ledgermq.node.broker.parts.delivery.offset_table:OffsetTable."
     assert follower.functions[table + "find"] == BATCH * CYCLES
     assert not follower.functions[table + "put"]

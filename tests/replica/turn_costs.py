@@ -32,10 +32,10 @@ from unittest import mock
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.group.group import Group, TurnOutput
+from ledgermq.node.broker.group import Group, TurnOutput
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
-from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.consensus.raft_replica import CHECK_EVERY_NS, RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.hosting import ReplicaHost

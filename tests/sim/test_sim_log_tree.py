@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.broker.state.retained import Retained
+from ledgermq.node.broker.parts.retention.retained import Retained
 from ledgermq.proto.control import SealRecord
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.cases import Case

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.node.broker.state.timers import Timers, Watermark
+from ledgermq.node.broker.parts.timers.timers import Timers, Watermark
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.entry_sealing import make_range, seal
 from ledgermq.proto.types import I64, Draft, Range

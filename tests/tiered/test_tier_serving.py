@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -17,7 +18,8 @@ from ledgermq.node.broker.calls.read_calls import Pull, ReadOffset
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.group.trace import Subject
+from ledgermq.node.broker.parts.pulls.reads import read_offset
+from ledgermq.node.broker.queries.trace import Subject
 from ledgermq.node.frontend.admin import explaining
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
 from ledgermq.node.frontend.admin.group_reads import ReadThrough
@@ -29,6 +31,7 @@ from ledgermq.node.frontend.native.tailing import QueueTail
 from ledgermq.node.frontend.rocketmq.pulling import Puller
 from ledgermq.node.frontend.routing.tier_reads import FAILED_S, TierReads
 from ledgermq.proto import admin_pb2, log_pb2, peer_pb2
+from ledgermq.proto.control import OffsetRecord
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.status import Code, LedgerError, fail
@@ -430,9 +433,9 @@ def test_offsets_of_readers_are_honest(served: Served) -> None:
     assert run(served.tier.first_offset("g1", "t", 0, served.begin + 1)) == served.begin + 1
     assert run(served.tier.first_index("g1", 0, 1000)) == 0
     machine = served.driver.group.machine
-    machine.offsets.apply([("reader", "t", 0, 5)])
-    assert machine.read_offset(ReadOffset(1, "reader", "t", 0)).offset == served.begin
-    assert machine.read_offset(ReadOffset(1, "reader", "t", 0, tiered=True)).offset == 5
+    machine.offsets.take_offsets(0, OffsetRecord((("reader", "t", 0, 5),)), mock.Mock())
+    assert read_offset(machine, ReadOffset(1, "reader", "t", 0)).offset == served.begin
+    assert read_offset(machine, ReadOffset(1, "reader", "t", 0, tiered=True)).offset == 5
 
 
 def test_the_status_says_what_the_store_holds(served: Served) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, Result, Sign
 from ledgermq.node.broker.ports import Filter
 
 WIRE_MAX = 4 << 20
@@ -29,7 +30,7 @@ def client_of(session: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Receive:
+class Receive(Call):
     """Lease up to `max_messages` of a topic's queues for this group; waits until `deadline_ns`. Answer: `Received`, which may be empty."""
 
     token: Token
@@ -63,12 +64,12 @@ class Lease(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class Received(Result):
     leases: tuple[Lease, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CancelReceive:
+class CancelReceive(Sign):
     """The caller of a Receive or a Pull is gone. A lease that is already committed for it becomes visible again at once. This call has no
     answer; the cancelled call is answered with an empty result."""
 
@@ -87,7 +88,7 @@ class Handle(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(Call):
     """Acknowledge messages. Answer: `Acked` with one flag per handle, in order; False: the handle is unknown, expired or replaced
     (40013)."""
 
@@ -96,12 +97,12 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
-class Acked:
+class Acked(Result):
     ok: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(Call):
     """Change the invisible duration of a leased message. Answer: `Changed`."""
 
     token: Token
@@ -111,14 +112,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Result):
     """`lease_number` of the new lease; None if the handle was not valid (40013)."""
 
     lease_number: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(Call):
     """Move a leased message to the dead-letter topic of its group. Answer: `Forwarded`. May be repeated."""
 
     token: Token
@@ -126,14 +127,14 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
-class Forwarded:
+class Forwarded(Result):
     """`ok`: the message is done for its group, by this call or an earlier one. False: another lease of it is in force (40013)."""
 
     ok: bool
 
 
 @dataclass(frozen=True, slots=True)
-class ClientsAlive:
+class ClientsAlive(Sign):
     """Signs of life: the node heard from these sessions at `at_ns`. No answer."""
 
     client_ids: frozenset[str]
@@ -141,7 +142,7 @@ class ClientsAlive:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientGone:
+class ClientGone(Sign):
     """NotifyClientTermination: auto-renewed leases of all sessions of the client become visible one second later. No answer."""
 
     client_id: str
@@ -153,7 +154,7 @@ LiteStart = Literal["last", "min", "max", "offset", "tail", "time"]
 
 
 @dataclass(frozen=True, slots=True)
-class SyncLite:
+class SyncLite(Call):
     """Change a client's set of subscribed lite topics of `topic`; with `set` it becomes exactly `names`. `start` says where the group
     begins in lite topics that are new to the client; `last`: at its former position, or at the end of a lite topic that it does not know. A
     request older than the client's last one changes nothing. Answer: `LiteSynced` once it is applied; refused with `lite-subscriptions`
@@ -173,7 +174,7 @@ class SyncLite:
 
 
 @dataclass(frozen=True, slots=True)
-class LiteSynced:
+class LiteSynced(Result):
     """`count`: the number of lite topics in the client's set."""
 
     count: int

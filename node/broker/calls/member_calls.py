@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, Result, Sign
 from ledgermq.proto.control import LevelRecord
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.transfer import Cause
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(Call):
     """Let another replica lead: `to`, or the most advanced voter for None. Answer: `HandedOver` once another replica leads, or
     `HandingOver` if none does by `until_ns`. The attempt continues for `patience_ns`, and another call prolongs it. With the cause
     `PLANNED_STOP` this replica takes no leadership from now on, whichever replica leads now."""
@@ -26,14 +27,14 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandedOver(Result):
     """`leader` leads now; it may have led before the call."""
 
     leader: str
 
 
 @dataclass(frozen=True, slots=True)
-class HandingOver:
+class HandingOver(Result):
     """This replica still leads. As far as it knows, the target lacks the last `lag_entries` entries on stable storage."""
 
     to: str
@@ -44,14 +45,14 @@ MembersKind = Literal["add", "remove", "promote", "demote", "rule", "minimum"]
 
 
 @dataclass(frozen=True, slots=True)
-class Prefer:
+class Prefer(Sign):
     """Set the replica that should lead, like a node's `preferred_leader`; None: no preference. No answer."""
 
     node: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeMembers:
+class ChangeMembers(Call):
     """Change the members of this broker group by one node. `add`: as a learner with the directory `incarnation`. `promote`: a learner that
     is caught up becomes a voter. `demote`: a voter becomes a learner. `remove`: the node leaves. `rule`: concerns no node, the group
     changes to the replication rule `rule`; this takes two records, and the group appends the second one by itself. `minimum`: concerns no
@@ -76,7 +77,7 @@ class ChangeMembers:
 
 
 @dataclass(frozen=True, slots=True)
-class RaiseLevel:
+class RaiseLevel(Call):
     """Raise the group's feature level by one, to `record.level`. `asked`: the nodes that have told, in their present processes, that they
     read it. Answer: `Kept` once the record is applied, or at once if the level is in force. Refused with `members-not-yet` if a member,
     committed or not, is not among `asked`."""
@@ -87,7 +88,7 @@ class RaiseLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginTimeEpoch:
+class BeginTimeEpoch(Call):
     """Begin a time epoch, because the newest store time is ahead of the leader's clock by more than `AHEAD_MS`. Answer: `TimeEpochBegun`
     once the record is applied. Refused with `time-epoch-refused` if store times are not that far ahead, or another epoch began and what
     waited before it is not moved yet."""
@@ -98,7 +99,7 @@ class BeginTimeEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeEpochBegun:
+class TimeEpochBegun(Result):
     """The store time of the entry before the epoch, and that with which the epoch began."""
 
     before_ms: int
@@ -129,21 +130,21 @@ class GroupMembers:
 
 
 @dataclass(frozen=True, slots=True)
-class MembersChanged:
+class MembersChanged(Result):
     """The members now in effect."""
 
     members: GroupMembers
 
 
 @dataclass(frozen=True, slots=True)
-class Appointed:
+class Appointed(Sign):
     """The controller's appointment for this HA group. Every replica gets it when it changes, and repeatedly afterwards. No answer."""
 
     appointment: Appointment
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(Sign):
     """A node of this group connected with a directory that the group does not know, because the old one is lost. Any replica may get this,
     repeatedly: the leader turns the voter into a learner with this incarnation, which becomes a voter again once it is caught up. No
     answer."""

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, Result
 from ledgermq.proto.control import AuditRecord, SealRecord, TrimRecord
 from ledgermq.proto.types import GroupConfig, TopicConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Configure:
+class Configure(Call):
     """Put these topics and consumer groups into force by control records (docs/architecture.md, The controller). Configurations that are
     already in force are skipped. Deleted topics and groups are given by stored name. Answer: `Configured` once all are applied."""
 
@@ -23,12 +24,12 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class Configured(Result):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Call):
     """Set the offsets from which a consumer group continues: (queue, offset) each, clamped to the queue. Handles of messages in flight
     there become invalid. Answer: `ResetDone` once it is applied."""
 
@@ -39,14 +40,14 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetDone:
+class ResetDone(Result):
     """`queues`: (queue, cursor) as now in force."""
 
     queues: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SettleLetters:
+class SettleLetters(Call):
     """Settle dead letters of a dead-letter topic, given by their offsets: `resent` delivers each original message to its consumer group
     again, `purged` does not. May be repeated: a settled letter stays as it is. At most `LETTERS_MAX` offsets. Answer: `LettersSettled`;
     refused with `too-many-letters`."""
@@ -63,7 +64,7 @@ LETTERS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class LettersSettled:
+class LettersSettled(Result):
     """For each offset, in order: `resent` or `purged`, by this call or an earlier one; or why the letter was not settled: `gone` (no such
     letter) or `orphaned` (the original message, or the position of its consumer group, is gone)."""
 
@@ -71,7 +72,7 @@ class LettersSettled:
 
 
 @dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(Call):
     """Record the digest that a majority found for a log file. Answer: `Kept`."""
 
     token: Token
@@ -79,7 +80,7 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
-class EndFile:
+class EndFile(Call):
     """End the log file being written, if it holds the committed entry `index`, so that it can be sealed; an audit marker of `user` begins
     the next file. May be repeated. Answer: `Kept` once the marker is applied, or at once if the entry's file has ended. Refused with
     `seal-refused` (`detail` says why), or with `seal-not-yet` while the next file is being made."""
@@ -91,7 +92,7 @@ class EndFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Trim:
+class Trim(Call):
     """Move the beginning of the log. The caller has decided what may be removed (`retention_rules.py`). Answer: `Kept`."""
 
     token: Token
@@ -99,7 +100,7 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Call):
     """Append an audit marker to the log. Answer: `Marked`."""
 
     token: Token
@@ -107,12 +108,12 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class Marked(Result):
     """The marker is applied; it is the entry at `index`."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Result):
     """The record is applied, or had no effect because its content was already in force."""

@@ -1,151 +1,37 @@
-"""The unions of all calls and all results, and how a call ends: done, or refused with a reason."""
+"""What all calls and results have in common, and how a call ends: done, or refused with a reason."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import NamedTuple
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.consumer_calls import (
-    Ack,
-    Acked,
-    CancelReceive,
-    Change,
-    Changed,
-    ClientGone,
-    ClientsAlive,
-    Forward,
-    Forwarded,
-    LiteSynced,
-    Receive,
-    Received,
-    SyncLite,
-)
-from ledgermq.node.broker.calls.member_calls import (
-    Appointed,
-    BeginTimeEpoch,
-    ChangeMembers,
-    HandedOver,
-    HandingOver,
-    HandOver,
-    MembersChanged,
-    Prefer,
-    RaiseLevel,
-    Returned,
-    TimeEpochBegun,
-)
-from ledgermq.node.broker.calls.operator_calls import (
-    Configure,
-    Configured,
-    EndFile,
-    Kept,
-    LettersSettled,
-    Mark,
-    Marked,
-    Reset,
-    ResetDone,
-    Seal,
-    SettleLetters,
-    Trim,
-)
-from ledgermq.node.broker.calls.read_calls import (
-    CommitOffset,
-    Confirm,
-    Confirmed,
-    FindOffset,
-    OffsetCommitted,
-    OffsetRead,
-    Peek,
-    Peeked,
-    Pull,
-    Pulled,
-    ReadOffset,
-)
-from ledgermq.node.broker.calls.send_calls import (
-    FrameKnown,
-    FrameProduced,
-    OpenProducer,
-    Produce,
-    Produced,
-    ProduceFrame,
-    ProducerOpened,
-    Recall,
-    Recalled,
-    ResumeProducer,
-)
-from ledgermq.node.broker.calls.tier_calls import TierFetched
-from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
 
-Call = (
-    Produce
-    | OpenProducer
-    | ResumeProducer
-    | ProduceFrame
-    | Receive
-    | CancelReceive
-    | Ack
-    | Change
-    | Forward
-    | ClientsAlive
-    | ClientGone
-    | Configure
-    | Reset
-    | SettleLetters
-    | Recall
-    | Prepare
-    | Resolve
-    | Overdue
-    | CountChecks
-    | CommitOffset
-    | SyncLite
-    | Seal
-    | EndFile
-    | Trim
-    | Mark
-    | Peek
-    | Pull
-    | ReadOffset
-    | FindOffset
-    | HandOver
-    | Prefer
-    | Confirm
-    | ChangeMembers
-    | RaiseLevel
-    | BeginTimeEpoch
-    | Returned
-    | Appointed
-    | TierFetched
-)
 
-Result = (
-    Produced
-    | ProducerOpened
-    | FrameProduced
-    | FrameKnown
-    | Received
-    | Acked
-    | Changed
-    | Forwarded
-    | Configured
-    | ResetDone
-    | LettersSettled
-    | Recalled
-    | Resolved
-    | OverdueHalves
-    | ChecksCounted
-    | OffsetCommitted
-    | LiteSynced
-    | Kept
-    | Marked
-    | Peeked
-    | Pulled
-    | OffsetRead
-    | Confirmed
-    | HandedOver
-    | HandingOver
-    | MembersChanged
-    | TimeEpochBegun
-)
+class Call:
+    """What a client, a node or an operator asks of a broker group. One part of the group takes it. It is answered by exactly one `Done`
+    with its token, unless it is a `Sign`."""
+
+    __slots__ = ()
+    token: Token
+
+
+class Sign(Call):
+    """A call that has no token and no answer."""
+
+    __slots__ = ()
+
+
+def kinds_of_calls() -> set[type[Call]]:
+    """Every type of call in the modules that are imported."""
+    # A class with slots is a copy of the one without that was declared.
+    return {kind for kind in (*Call.__subclasses__(), *Sign.__subclasses__()) if is_dataclass(kind) and "__slots__" in vars(kind)}
+
+
+class Result:
+    """The answer to a call that was done."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, Result
 from ledgermq.node.broker.ports import Filter
 from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 
 
 @dataclass(frozen=True, slots=True)
-class Peek:
+class Peek(Call):
     """Committed messages of one queue without a delivery lease: from `offset` (clamped to the queue), at most `max_messages`. The leader
     answers, and the answer includes everything that was acknowledged before the call. Answer: `Peeked`."""
 
@@ -24,7 +25,7 @@ class Peek:
 
 
 @dataclass(frozen=True, slots=True)
-class Peeked:
+class Peeked(Result):
     records: tuple[bytes, ...]
     next_offset: int
     end_offset: int
@@ -35,7 +36,7 @@ class Peeked:
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class Pull(Call):
     """Committed messages of one queue from `offset` on that match the filter, without a lease; waits for one until `deadline_ns`. The
     answer includes everything that was acknowledged before the call. Answer: `Pulled`; refused with `illegal-offset` outside of the
     queue."""
@@ -65,7 +66,7 @@ class Cold:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(Result):
     """`offsets` and `records` are columns. `next_offset` follows the last message examined, even if none matched."""
 
     offsets: tuple[int, ...]
@@ -75,7 +76,7 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitOffset:
+class CommitOffset(Call):
     """Store that a consumer group continues at `offset` of a queue. Answer: `OffsetCommitted` once it is applied; refused with
     `illegal-offset` if the offset is beyond the end of the queue."""
 
@@ -87,12 +88,12 @@ class CommitOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetCommitted:
+class OffsetCommitted(Result):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOffset:
+class ReadOffset(Call):
     """The offset that a consumer group has committed for a queue, as of everything acknowledged before the call. Answer: `OffsetRead`."""
 
     token: Token
@@ -104,7 +105,7 @@ class ReadOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class FindOffset:
+class FindOffset(Call):
     """The offset where a queue begins, where it ends (`end`), or of its first message stored at or after `store_ms`. Answer:
     `OffsetRead`."""
 
@@ -116,19 +117,19 @@ class FindOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRead:
+class OffsetRead(Result):
     """`offset` is None if the group has never committed one."""
 
     offset: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Confirm:
+class Confirm(Call):
     """Ensure that this replica leads and has applied everything that was acknowledged before this call. Answer: `Confirmed`."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(Result):
     applied_index: int

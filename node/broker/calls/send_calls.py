@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, Result
 from ledgermq.proto.types import Draft, Frame
 
 
 @dataclass(frozen=True, slots=True)
-class Produce:
+class Produce(Call):
     """Append these messages, all to queues of this group. The caller has chosen each draft's queue. Answer: `Produced`."""
 
     token: Token
@@ -18,7 +19,7 @@ class Produce:
 
 
 @dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(Result):
     """Stored with the class `durability`: `durable` is committed, on stable storage on a majority. `memory` is held in memory by a majority
     of processes and committed later, unless they all fail before. `master` is on the stable storage of an HA group's master and committed
     later, unless another master takes over before. Columns are in the order of the drafts."""
@@ -36,7 +37,7 @@ class Produced:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenProducer:
+class OpenProducer(Call):
     """Open a producer of native frames: a new one, or the next epoch of the one with this name. Answer: `ProducerOpened` once it is
     committed; frames of an older epoch are refused from then on. `owner`: the user who opens it, "" if calls are not signed. `digest`:
     keep a digest of the producer's messages, from its first one on; without effect below `DIGEST_LEVEL`."""
@@ -48,7 +49,7 @@ class OpenProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeProducer:
+class ResumeProducer(Call):
     """Continue a producer in the same epoch. Answer: `ProducerOpened`, which accounts for everything in the log; refused with
     `unknown-producer`, also if another user opened it, or with `stale-epoch`."""
 
@@ -59,7 +60,7 @@ class ResumeProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerOpened:
+class ProducerOpened(Result):
     """`next_sequence`: the sequence number of the next new message. It continues across the epochs of a name. `digest`: of the messages
     before it, None if the producer has none."""
 
@@ -70,7 +71,7 @@ class ProducerOpened:
 
 
 @dataclass(frozen=True, slots=True)
-class ProduceFrame:
+class ProduceFrame(Call):
     """Append a frame of one topic: all of it or nothing, and only once. The log owns the frame's bytes from now on and patches them in
     place, so a repeated frame must be another object. Answer: `FrameProduced`; `FrameKnown` if it was stored before the producer's last
     five frames; refused with `unknown-producer`, `stale-epoch`, `sequence-gap`, `partial-frame`, `wrong-kind`, or as `Produce` is.
@@ -84,7 +85,7 @@ class ProduceFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameProduced:
+class FrameProduced(Result):
     """The frame is stored, by this call or (`duplicate`) before it. For `durability` see `Produced`.
 
     `topic`: where its messages are; for a duplicate, the topic of the first attempt. `ranges`: (queue, first queue offset, count) of each
@@ -109,16 +110,16 @@ class FrameProduced:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameKnown:
+class FrameKnown(Result):
     """Every message of the frame is stored and committed, but the details of the answer are no longer kept."""
 
     next_sequence: int
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
-    """Take a delayed message back, identified by its delivery time and the place where it was first stored (node/broker/state/timers.py).
-    Answer: `Recalled`."""
+class Recall(Call):
+    """Take a delayed message back, identified by its delivery time and the place where it was first stored (`timers.py`). Answer:
+    `Recalled`."""
 
     token: Token
     deliver_ms: int
@@ -129,7 +130,7 @@ class Recall:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(Result):
     """`ok` is False if the message is due, or was already delivered or recalled."""
 
     ok: bool

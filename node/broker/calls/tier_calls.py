@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ledgermq.node.broker.calls.outcome import Sign
 from ledgermq.proto.layout import HEADER_BYTES, split_record, tags_code
 
 _INDEX = slice(8, 16)
@@ -43,7 +44,7 @@ class TierFetch:
 
 
 @dataclass(frozen=True, slots=True)
-class TierFetched:
+class TierFetched(Sign):
     """Consecutive messages from offset `first` on. `first` is above what was asked for only if the store begins there; then it has none
     of the messages in between. `failure`: why nothing could be read; empty if that was possible. No answer.
 

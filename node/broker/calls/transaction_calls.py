@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, Result
 from ledgermq.proto.types import Draft
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(Call):
     """Append half messages: drafts for their real topics and queues, as in `Produce`, that no consumer sees before they are committed.
     `recovery_ms`: for each, how long its producer wants to wait for the first check, or None. Answer: `Produced`, always `durable`; its
     queue offsets identify the halves."""
@@ -21,7 +22,7 @@ class Prepare:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolve:
+class Resolve(Call):
     """Commit a half message, or roll it back. Topic and message id must match the half. Answer: `Resolved`."""
 
     token: Token
@@ -35,7 +36,7 @@ class Resolve:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Result):
     """`ok`: the transaction has ended as requested, by this call or an earlier one. False: it is unknown, or has ended otherwise. A deposed
     leader that does not know of its successor may also answer False, for a half that it never had."""
 
@@ -43,7 +44,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Overdue:
+class Overdue(Call):
     """Which half messages are due for a check? Those that were checked often enough are dropped. Answer: `OverdueHalves`."""
 
     token: Token
@@ -51,7 +52,7 @@ class Overdue:
 
 
 @dataclass(frozen=True, slots=True)
-class OverdueHalves:
+class OverdueHalves(Result):
     """`halves`: (half offset, stored topic), longest overdue first; each is listed again after a while unless a check of it is counted.
     `dropped`: (half offset, stored topic, reason) of those that this call has ended."""
 
@@ -60,7 +61,7 @@ class OverdueHalves:
 
 
 @dataclass(frozen=True, slots=True)
-class CountChecks:
+class CountChecks(Call):
     """Count a check of these halves before it is sent. Answer: `ChecksCounted`."""
 
     token: Token
@@ -78,7 +79,7 @@ class UndecidedHalf:
 
 
 @dataclass(frozen=True, slots=True)
-class ChecksCounted:
+class ChecksCounted(Result):
     """The halves that are still undecided and whose messages fit into one answer. The others are not to be checked now."""
 
     halves: tuple[UndecidedHalf, ...]

@@ -60,15 +60,11 @@ class SqlFilter:
 
 
 class Looks:
-    """The budget of one turn for reading records for filters."""
+    """The budget of one turn for reading records for filters. A new turn sets `left` to `LOOKS_PER_TURN`."""
 
     __slots__ = ("left",)
 
     def __init__(self) -> None:
-        self.left = LOOKS_PER_TURN
-
-    def refill(self) -> None:
-        """A new turn begins with the full budget."""
         self.left = LOOKS_PER_TURN
 
     def of_call(self, filter_: Filter) -> CallLooks:

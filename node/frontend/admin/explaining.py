@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Handle, client_of
-from ledgermq.node.broker.group.trace import Event, Subject, events_of
-from ledgermq.node.broker.group.why_delivery import Facts, absent, why
-from ledgermq.node.broker.state.transactions import HALF_QUEUE
+from ledgermq.node.broker.parts.transactions.transactions import HALF_QUEUE
+from ledgermq.node.broker.queries.trace import Event, Subject, events_of
+from ledgermq.node.broker.queries.why_delivery import Facts, absent, why
 from ledgermq.node.frontend.admin.group_reads import ReadThrough, each_by_key
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.wire import delivering

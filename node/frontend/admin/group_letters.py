@@ -9,8 +9,8 @@ from typing import Any
 from ledgermq.node.broker.calls.operator_calls import LettersSettled, SettleLetters
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Peek
-from ledgermq.node.broker.state import dead_letters
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.parts.dead_letters import dead_letters
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, message_of, name_of, peek
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.proto import admin_pb2, control, peer_pb2

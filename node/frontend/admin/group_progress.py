@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ledgermq.node.broker.group.backlog import latest_ms
+from ledgermq.node.broker.queries.backlog import latest_ms
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.names import base_group, parent_of, parse_lite, parse_member
 from ledgermq.proto.types import TopicKind

@@ -14,7 +14,8 @@ import numpy as np
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Recall, Recalled
 from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
-from ledgermq.node.broker.state.timers import SLOTS, Place, first_place, slot_of
+from ledgermq.node.broker.parts.timers.timers import SLOTS, Place, first_place, slot_of
+from ledgermq.node.broker.parts.transactions.transactions import half_record
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, message_of, name_of
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.proto import admin_pb2, peer_pb2
@@ -106,7 +107,7 @@ def _half_page(topic: str, _: int, offset: int, most: int) -> Callable[[Any], _P
             return None
         found, size = _Page(0, offset), 0
         for at, half in halves:
-            record = machine.half_record(at)
+            record = half_record(machine, at)
             found.rows.append((record, at, half.checks))
             found.offset, found.looked, size = at + 1, found.looked + 1, size + len(record)
             if size >= PAGE_BYTES:

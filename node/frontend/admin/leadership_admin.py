@@ -2,7 +2,7 @@
 and begin a time epoch.
 
 A transfer is forwarded to the leader, as every call is, and answered there. The history is collected from every replica and merged here.
-`raft/` and `node/broker/group/handovers.py` decide what a handover does and when it is allowed.
+`raft/` and `node/broker/parts/members/handovers.py` decide what a handover does and when it is allowed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, HandedOver, HandingOver, HandOver, TimeEpochBegun
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.broker.group.leadership_history import LeadershipEvent, merged
+from ledgermq.node.broker.queries.leadership_history import LeadershipEvent, merged
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime.deadlines import within

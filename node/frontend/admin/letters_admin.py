@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX
-from ledgermq.node.broker.state.dead_letters import dead_letter_topic
+from ledgermq.node.broker.parts.dead_letters.dead_letters import dead_letter_topic
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
 from ledgermq.node.frontend.admin.overview import number_in
 from ledgermq.node.frontend.admin.queries import LEADER_WITHIN_S, Queries

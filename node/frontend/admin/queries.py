@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from ledgermq.node.broker.calls.outcome import CallRefused
-from ledgermq.node.broker.group.why_delivery import RANKS, absent
+from ledgermq.node.broker.queries.why_delivery import RANKS, absent
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
 from ledgermq.node.frontend.admin.overview import queues_of

@@ -6,8 +6,8 @@ Why there are levels, and what they promise: docs/decisions/2026-11-23-negotiate
    member of the group has answered from its present process that it reads the level. A node that does not answer, or reads less, is named,
    and the level stays.
 2. The group refuses the record if a member, committed or not, was not among those asked, and refuses a later member that reads less
-   (`node/broker/group/memberships.py`). So the gap between the question and the record admits nobody. A member that is replaced by an older
-   program within that gap stops at the record with status 76, before it applies anything.
+   (`node/broker/parts/members/memberships.py`). So the gap between the question and the record admits nobody. A member that is replaced by
+   an older program within that gap stops at the record with status 76, before it applies anything.
 3. A log is raised by its own leader, by one level per record. The level of the controller rests on no log, and no log rests on it: it is
    raised last, when every broker group has the level, and tells leaders of groups created later what to raise theirs to.
 4. Every step can be repeated, at any node. A group that has the level is left alone, and a call that was interrupted, or whose answer was

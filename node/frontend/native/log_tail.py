@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.broker.state.recent import Applied
+from ledgermq.node.broker.recent import Applied
 from ledgermq.node.frontend.native.answers import Answer, Batch, entries_answer
 from ledgermq.node.frontend.native.sources import GroupSource
 from ledgermq.storage.errors import LogDamaged

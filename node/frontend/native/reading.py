@@ -1,6 +1,6 @@
 """Reads committed entries of a broker group for readers, without delaying the engine's turns.
 
-There are three sources, from new to old. The window of recently applied ranges (`node/broker/state/recent.py`) has views of the mapped file
+There are three sources, from new to old. The window of recently applied ranges (`node/broker/recent.py`) has views of the mapped file
 that this process wrote. The consume queues that still wait in memory are read in small steps, only between two turns. The files are
 read with `pread` on a separate thread, however long the disk takes. Every source returns the same entries, because committed entries never
 change.
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.broker.state.recent import Recent
+from ledgermq.node.broker.recent import Recent
 from ledgermq.node.frontend.native.answers import Batch
 from ledgermq.proto.layout import ENTRY_MIN_BYTES, HEADER_BYTES
 from ledgermq.proto.time_epochs import TimeEpochs

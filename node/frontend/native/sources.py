@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.ports import Unreadable, reading
-from ledgermq.node.broker.state.recent import Recent
+from ledgermq.node.broker.recent import Recent
 from ledgermq.node.frontend.native.reading import Files, files_of, recent_of
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.tier_reads import TierReads

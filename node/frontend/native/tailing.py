@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ledgermq.node.broker.state.recent import Applied
+from ledgermq.node.broker.recent import Applied
 from ledgermq.node.frontend.native.answers import Answer, Batch, entries_answer
 from ledgermq.node.frontend.native.reading import Ends, look, waiting
 from ledgermq.node.frontend.native.sources import GroupSource

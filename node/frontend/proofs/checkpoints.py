@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.calls.operator_calls import EndFile
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.broker.state.file_tree import leaf_of
+from ledgermq.node.broker.parts.retention.file_tree import leaf_of
 from ledgermq.node.controller.signing_keys import signs_with
 from ledgermq.node.frontend.proofs.signing_key import SigningKey, key_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder

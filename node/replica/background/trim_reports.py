@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.retention import trimming
 from ledgermq.node.replica.retention.pins import PinBook
 from ledgermq.node.replica.retention.ports import TrimmedIndex

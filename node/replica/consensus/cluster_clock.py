@@ -21,7 +21,7 @@ median of the clocks heard applies: a time that is too early delays something, o
 cannot be taken back. Nodes that do not tell their clock (an older program) do not count. So a node
 alone, or among such nodes, goes by its own wall clock. Of two nodes both must agree.
 
-Store times are stamped in `node/broker/decisions/sequencer.py:Sequencer.assign`, which keeps them
+Store times are stamped in `node/broker/parts/sends/sequencer.py:Sequencer.assign`, which keeps them
 from falling when cluster time does.
 """
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ledgermq.node.broker.flush import LazySync
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.members.member_forms import as_raft
 from ledgermq.node.broker.ports import reading
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.raft.config import Chance, RaftConfig
 from ledgermq.storage.store import GroupStore

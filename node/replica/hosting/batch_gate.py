@@ -14,7 +14,7 @@ The engine opens and closes the gate with the turns, and calls `rested` when the
 
 from __future__ import annotations
 
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 
 OPEN_BATCHES = 1
 

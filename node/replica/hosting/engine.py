@@ -26,7 +26,7 @@ from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES
 from ledgermq.node.replica.hosting.ports import EngineGroup
@@ -189,7 +189,7 @@ class Engine:
         if len(self._waiting) >= self._max_calls:
             future.set_result(Refused("busy", detail=f"more than {self._max_calls} calls are open on this node"))
             return future
-        self._waiting[call.token] = future  # type: ignore[union-attr]  # calls without a token go through `notify`
+        self._waiting[call.token] = future
         self.notify(group, call)
         return future
 

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.hosting.ports import Broken, ReplicaOpener, ShippingHandler, State
 from ledgermq.node.replica.hosting.range_repairs import RangePut, RangeRepairs
@@ -126,8 +126,8 @@ class ReplicaHost:
         return self._require_running()
 
     def age_ns(self, now_ns: int) -> int | None:
-        """The maximum age of what this replica knows (`node/broker/group/freshness.py`); None if that is unknown, or if it leads. May be
-        called from any thread."""
+        """The maximum age of what this replica knows (`freshness.py`); None if that is unknown, or if it leads. May be called from any
+        thread."""
         running = self._running
         return None if running is None or self._leaving is not None else running.group.freshness.age_ns(now_ns)
 

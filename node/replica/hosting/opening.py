@@ -12,13 +12,13 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ledgermq.node.broker.decisions.leader import LeaderSettings
-from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.decisions.transaction_checks import CHECK_RETRY_NS, TransactionRules
 from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
-from ledgermq.node.broker.group.group import Group
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.broker.group import Group
+from ledgermq.node.broker.leader import LeaderSettings
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
+from ledgermq.node.broker.parts.transactions.transaction_checks import CHECK_RETRY_NS, TransactionRules
+from ledgermq.node.broker.restoring import restore
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.background.scrubbing import Plan
 from ledgermq.node.replica.consensus.replica_boot import bootstrap

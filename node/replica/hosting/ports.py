@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from ledgermq.node.broker.calls.outcome import Call
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.range_repairs import RangePut
 from ledgermq.node.replica.hosting.running import OpenReplica

@@ -17,10 +17,10 @@ from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.calls.outcome import Call
-from ledgermq.node.broker.group.group import Group, TurnOutput
-from ledgermq.node.broker.group.leadership_history import LeadershipEvent, Ring, restored, words
+from ledgermq.node.broker.group import Group, TurnOutput
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.queries.leadership_history import LeadershipEvent, Ring, restored, words
 from ledgermq.node.replica.background.indexing import Indexer, MeasuredLookup
 from ledgermq.node.replica.background.scrubbing import Plan, Scrub
 from ledgermq.node.replica.background.trim_reports import Trimming

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgermq.node.broker.calls.outcome import Call
-from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES, BatchGate
 from ledgermq.node.replica.hosting.ports import Driver, EngineGroup

@@ -23,9 +23,9 @@ from google.protobuf.message import DecodeError
 from ledgermq.node.broker.calls.group_view import Why
 from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.parts.retention.retained import Retained
 from ledgermq.node.broker.ports import Fenced
-from ledgermq.node.broker.state.delivery import QueueKey
-from ledgermq.node.broker.state.retained import Retained
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.replica.background.disk_watch import DiskWatch, used_by_kind
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.replica.hosting.hosting import ReplicaHost

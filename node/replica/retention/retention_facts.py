@@ -10,9 +10,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ledgermq.node.broker.state.delivery import QueueKey
-from ledgermq.node.broker.state.machine import Machine, last_store_ms
-from ledgermq.node.broker.state.transactions import HALF_QUEUE
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import last_store_ms
+from ledgermq.node.broker.parts.transactions.transactions import HALF_QUEUE
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.replica.retention.retention_rules import FOLLOWER, OBSERVER, LogFile, Pin
 from ledgermq.proto import units
 from ledgermq.proto.layout import record_columns

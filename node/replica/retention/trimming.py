@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import Fenced
-from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention.pins import PinBook
 from ledgermq.node.replica.retention.ports import TrimmedIndex
 from ledgermq.node.replica.retention.retention_facts import first_at

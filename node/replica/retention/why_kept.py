@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from ledgermq.node.broker.calls.group_view import Why
-from ledgermq.node.broker.state.retained import TRIMS_KEPT, Retained
+from ledgermq.node.broker.parts.retention.retained import TRIMS_KEPT, Retained
 from ledgermq.node.replica.retention.retention_rules import DISK, NOT_DUE, SIZE, TIME, Rules, Verdict
 from ledgermq.proto import units
 

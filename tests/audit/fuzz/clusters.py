@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.node.broker.state.retained import Retained
+from ledgermq.node.broker.parts.retention.retained import Retained
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Range
 from ledgermq.sim.cluster import Station

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bench import audit_scan
 from bench.audit_scan import CREATED_MS, NODES, StoredReplica, batch_of, term_start
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.machine import Machine
 from ledgermq.proto import control, entry_sealing, layout
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import HardState, SyncedMark, UnsealedBatch

@@ -1,0 +1,718 @@
+"""One broker group on one node: the turn that drives its replicator, its derived state and its leader's decisions.
+
+Plain synchronous code: everything in a turn is a function of its arguments and of what the ports return. The order of a turn: inputs of the
+replicator; its role; calls decided against the log's end; one batch proposed; `Replicator.take`; committed entries applied; answers. The
+turn repeats this until nothing changes, so that a message committed in this turn reaches a waiting Receive in the same turn.
+
+A turn runs only the stages that its events can have changed. Every event goes to the replicator, and `take` carries out what that decided.
+The decisions (leases, calls, plans, timers, reads) run only
+
+    with calls             they are what is to be decided
+    without any input      the turn is for the time, which may end leases, polls and handovers
+    after an apply         applied entries answer calls, wake Receives and unlock messages; one that finds no space refuses reads
+    after a change of role or of the number of replicas that are missing in sync, or an answer to a question of `Reads`
+    from `_due_ns` on      something was due, or was left over from the turn before
+
+So a packet or a sync that moves neither commit nor role costs no decision. Invariant: before `_due_ns`, running the decisions without one
+of these events would change nothing. Each turn that runs them computes `_due_ns` and `_wake_ns` anew. If the replicator has nothing to give
+out either, the turn ends behind its inputs (`_calm_until`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ledgermq.node.broker.calls.consumer_calls import CancelReceive
+from ledgermq.node.broker.calls.group_view import GroupView, HaView
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused, kinds_of_calls
+from ledgermq.node.broker.calls.read_calls import Pull
+from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
+from ledgermq.node.broker.calls.tier_calls import TierFetch
+from ledgermq.node.broker.filters.filters import LOOKS_PER_TURN
+from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
+from ledgermq.node.broker.leader import DECIDED, PARTS, Leader, LeaderSettings
+from ledgermq.node.broker.leader_log import READ_BYTES, LeaderLog
+from ledgermq.node.broker.machine import Machine
+from ledgermq.node.broker.part import Takers, handlers
+from ledgermq.node.broker.parts.members.handovers import Handovers
+from ledgermq.node.broker.parts.members.member_records import MemberRecords
+from ledgermq.node.broker.parts.members.memberships import Memberships
+from ledgermq.node.broker.parts.producers.frame_results import answer, answer_in_log, certified
+from ledgermq.node.broker.parts.producers.producer_sequencing import Append, IfLeading, InLog, Later
+from ledgermq.node.broker.parts.producers.producers import Stored
+from ledgermq.node.broker.parts.pulls.freshness import Freshness
+from ledgermq.node.broker.parts.pulls.reads import Assured, Reads
+from ledgermq.node.broker.plan import NEVER_NS, Plan
+from ledgermq.node.broker.ports import PeerPacket, Replicator, SyncTicket
+from ledgermq.node.broker.recent import Recent
+from ledgermq.node.broker.turn import Turn
+from ledgermq.proto import control
+from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
+from ledgermq.proto.levels import MINIMUM_LEVEL
+from ledgermq.proto.ranges import cut
+from ledgermq.proto.types import Draft, ReplicaStatus, Role
+from ledgermq.raft.config import Members, Rule
+from ledgermq.raft.ha_control import HaRequest
+from ledgermq.raft.quorum import majority
+from ledgermq.storage.errors import NoSpace
+
+_PASSES_PER_TURN = 16
+# A turn runs on the event loop: heartbeats, peers and clients wait while it applies. 1 MiB of small messages takes some 15 ms.
+_APPLY_BYTES_PER_TURN = 1 << 20
+_RETRY_NS = 100_000_000
+_SETTLING_NS = 1_000_000_000
+UNCONFIRMED_MAX = 1 << 20
+"""How many entries a master may acknowledge alone before the in-sync set confirms them. Entries not yet applied are kept in memory."""
+
+
+@dataclass(slots=True)
+class TurnOutput:
+    """The work that a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and run the next turn by `wake_at_ns`. The
+    hosts of the group may add packets and bring the next turn forward.
+
+    `view` is None if nothing visible from outside has changed. `hold_calls`: calls that arrive during a sync can wait for its end, because
+    none of them could be answered before the next sync. `open_batches`: how many batches that this replica appended as leader are not
+    committed.
+    """
+
+    done: list[Done]
+    packets: list[tuple[str, PeerPacket]]
+    sync: SyncTicket | None
+    wake_at_ns: int
+    view: GroupView | None
+    hold_calls: bool = True
+    open_batches: int = 0
+    ha_requests: tuple[HaRequest, ...] = ()
+    """Requests to the controller; its answers arrive as `Appointed` calls."""
+    hides_view: bool = False
+    """The last view is no longer valid, because this replica does not run."""
+    tier_fetches: tuple[TierFetch, ...] = ()
+    """Messages to fetch from the object store; each fetch is answered by a `TierFetched` call, also if it fails."""
+
+
+class Group:
+    """One broker group. Not thread-safe: one caller owns it."""
+
+    leader_type: type[Leader] = Leader
+    member_records_type: type[MemberRecords] = MemberRecords
+
+    def __init__(self, group: str, node: str, replicator: Replicator, machine: Machine, settings: LeaderSettings) -> None:
+        self.group = group
+        self.node = node
+        self.replicator = replicator
+        self.machine = machine
+        self.leader = self.leader_type(machine, settings)
+        self._handovers = Handovers(node, replicator, settings.preferred)
+        self._reads = Reads(replicator, machine, settings.budget)
+        self.memberships = Memberships(replicator, machine)
+        self.log = LeaderLog(replicator, machine)
+        changing = replicator, machine, self.memberships, self.log, self.leader.await_entry
+        self.member_records = self.member_records_type(group, node, *changing)
+        self._takers = handlers((self, self._handovers, self._reads, self.memberships), "ARRIVALS")
+        self._policy = settings.policy
+        self._ha = settings.ha
+        self._acks_async = settings.ha.ack_async
+        self._led_since_ns = 0
+        self._due_ns = 0
+        """Before this time the decisions have nothing to do, unless a call is taken, an entry applied, or the role changes."""
+        self._wake_ns = NEVER_NS
+        """When the decisions need the next turn."""
+        self._missing_isr = 0
+        """How many more replicas must be in sync before the master can commit anything, as of this turn."""
+        self._holds_calls = True
+        """See `_may_hold_calls`."""
+        self._term_start: int | None = None
+        """Index of this term's term-start record once it is in the log."""
+        self._standing: tuple[Role, int, str | None, Members] | None = None
+        """Role, term, leader and members at the end of the last turn."""
+        self._seen: tuple[object, ...] = ()
+        """The view last published to outsiders, except what applied entries change."""
+        self.freshness = Freshness()
+        """How old this replica's state is while another replica leads."""
+        self.dispatch_stalled = 0
+        """How often the consume queues were out of space."""
+        self.left_behind: tuple[str, int] | None = None
+        """As reported by the leader in the last turn; see `ReplicaOutput`."""
+        self.recent: Recent | None = None
+        """The entries applied last, kept while a reader follows the end of the log."""
+        self._followers = 0
+        self._policies_of: object = None
+        """The topics for which it is known whether every one waits for the commit; and whether that is so."""
+        self._all_durable = True
+        self._writes_refused = False
+
+    def turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Call] = (),
+        packets: Sequence[tuple[str, PeerPacket]] = (),
+        synced: Sequence[tuple[SyncTicket, OSError | None]] = (),
+    ) -> TurnOutput:
+        """Run one turn: take in the inputs, decide, replicate, apply. Raises Fenced, storage errors and UnknownControlRecord, on which the
+        node must stop."""
+        replicator, leader = self.replicator, self.leader
+        self.left_behind = None
+        for ticket, error in synced:
+            replicator.synced(now_ns, ticket, error)
+        for sender, packet in packets:
+            replicator.step(now_ns, sender, packet)
+        replicator.tick(now_ns)
+        # Without any input, the turn is for the time alone.
+        decides = bool(calls) or not (packets or synced) or now_ns >= self._due_ns
+        if not decides and (wake_ns := self._calm_until(now_ns)) is not None:
+            return TurnOutput([], [], None, wake_ns, None, self._holds_calls, len(self.log.batches))
+        turn = Turn(now_ns, now_ms, decides=decides)
+        if self._standing != replicator.standing or (leader.term is not None and self._term_start is None):
+            self._follow_role(turn)
+        if self._missing_isr or (self._standing is not None and self._standing[3].rule is Rule.IN_SYNC):
+            self._look_at_shortness(turn)
+        turn.commit_index = replicator.commit_index
+        if leader.term is not None and turn.commit_index != self.machine.applied_index:
+            # A leader already has every committed entry in its log: apply first, and decide against the newest state.
+            self._apply(turn)
+        if turn.decides:
+            if now_ns >= self._due_ns or turn.touched:
+                # Leases that have ended stay ended, even if signs of life arrive with this turn.
+                leader.expire(now_ns)
+            if calls and self._take_calls(turn, calls):
+                leader.expire(now_ns)
+            if leader.timer_firing.waits or self.machine.timers.arrived or leader.looks.left < LOOKS_PER_TURN:
+                leader.begin_turn(now_ns, now_ms)
+            self._reads.pulls.looks.left = LOOKS_PER_TURN
+        if not self._pass(turn, first=True) or (leader.term is None and not self._reads.pulls.waiting):
+            return self._finish(turn, heard=bool(packets))
+        for _ in range(1, _PASSES_PER_TURN):
+            leader.expire(now_ns)
+            if not self._pass(turn, first=False):
+                break
+        else:
+            turn.wake(now_ns)
+        return self._finish(turn, heard=bool(packets))
+
+    def _calm_until(self, now_ns: int) -> int | None:
+        """When the next turn is needed, if the inputs changed nothing that a further stage of this turn depends on; otherwise None.
+
+        Invariant: if this returns a time, the other stages would send, start, answer and publish nothing, and ask for this time. The
+        replicator says that itself, its role and members are those of the last turn, everything committed is applied, and the decisions
+        are not due. In an HA group time alone can change how many replicas are missing, so its turns are never cut short.
+        """
+        replicator, leader = self.replicator, self.leader
+        if leader.term is not None and self._term_start is None:
+            return None
+        wake_ns = replicator.calm_until(now_ns)
+        if wake_ns is None or replicator.commit_index != self.machine.applied_index:
+            return None
+        standing = replicator.standing
+        if standing != self._standing or standing[3].rule is Rule.IN_SYNC or self._missing_isr:
+            return None
+        return min(wake_ns, self._wake_ns)
+
+    def _pass(self, turn: Turn, *, first: bool) -> bool:
+        """Decide, replicate and apply once. Returns whether another pass may find work: something was applied, was appended but not given
+        to the replicator yet, or could not be decided together with what was appended. A replica that became leader in this pass appended
+        its term start.
+
+        Between two passes nothing but an append, a request or a handover gives the replicator something to do, so only then it is asked
+        again for its output.
+        """
+        replicator, leader, reads, members = self.replicator, self.leader, self._reads, self.memberships
+        appended, asked = False, first
+        if turn.decides:
+            if self._missing_isr:
+                self._refuse_when_short(turn)
+            appended = leader.has_work() and self._propose(turn)
+            if members.asked or members.owed or turn.now_ns >= members.due_ns:
+                appended = self.member_records.append(turn, serving=leader.serving, full=self._writes_refused) or appended
+            if leader.uncommitted_topics and leader.wants_commit():
+                replicator.request_flush()
+                asked = True
+            if reads.fresh:
+                reads.ask(turn.now_ns)
+                asked = True
+        if asked or turn.appended or replicator.handover is not None:
+            self._take_output(turn)
+        if leader.early and leader.term is not None:
+            turn.done += certified(leader.replicated(replicator.replicated_index, alone=self._acks_alone), replicator.durable_indexes)
+        applied = turn.commit_index != self.machine.applied_index and self._apply(turn)
+        if turn.decides and (reads.indexed or reads.pulls.woken or reads.pulls.turned_away):
+            turn.done += reads.answer()
+        return applied or turn.appended or (appended and (leader.has_work() or replicator.handover is not None))
+
+    def _take_calls(self, turn: Turn, calls: Sequence[Call]) -> bool:
+        """Returns whether there were others than `DECIDED`, which change no time at which something ends."""
+        others: list[Call] = []
+        decided = 0
+        for call in calls:
+            take = self._takers.get(type(call))
+            if take is not None:
+                turn.done += take(call, turn.now_ns, serving=self.leader.serving)
+                continue
+            if type(call) in DECIDED:
+                decided += 1
+                if self.leader.serving:
+                    self.leader.inbox.append(call)
+                    continue
+            elif isinstance(call, CancelReceive):
+                turn.done += self._reads.pulls.cancel(call.receive)
+            others.append(call)
+        if others:
+            turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
+        return decided < len(calls)
+
+    def _take_pull(self, call: Pull, now_ns: int, *, serving: bool) -> list[Done]:
+        if serving or not self._is_cold(call, now_ns):
+            return self._reads.take(call, now_ns, serving=serving)
+        self._reads.pulls.take(call)
+        return []
+
+    ARRIVALS: ClassVar[Takers] = {Pull: _take_pull}
+
+    def _is_cold(self, call: Pull, now_ns: int) -> bool:
+        """Whether this follower can answer a pull as the leader would: its state is fresh enough and the offset is far from the log's
+        end."""
+        age_ns, machine, cold = self.freshness.age_ns(now_ns), self.machine, call.cold
+        if cold is None or age_ns is None or age_ns > cold.max_age_ns:
+            return False
+        if not 0 <= call.queue < machine.queues_of(call.topic):
+            return False
+        if not machine.begin(call.topic, call.queue) <= call.offset < machine.end(call.topic, call.queue):
+            return False
+        positions, _, _ = machine.units(call.topic, call.queue, call.offset, 1)
+        return int(positions[0]) + cold.bytes_behind < machine.applied_end_pos
+
+    def _take_output(self, turn: Turn) -> None:
+        output = self.replicator.take(turn.now_ns)
+        turn.appended = False
+        turn.packets += output.packets
+        if output.sync is not None:
+            assert turn.sync is None, "at most one sync of a group is under way"
+            turn.sync = output.sync
+        if output.reads:
+            turn.done += self._reads.confirmed(output.reads)
+            turn.decides = True
+        turn.replica_wake_at_ns, turn.commit_index = output.wake_at_ns, output.commit_index
+        if output.ha_requests:
+            turn.ha_requests += output.ha_requests
+        self.left_behind = output.left_behind or self.left_behind
+        if output.role_changed or (self.leader.term is not None and self._term_start is None):
+            self._follow_role(turn)
+
+    def keep_recent(self) -> Recent:
+        """From now on, keep applied entries in memory for one more reader outside the turns, until that reader releases them."""
+        if self.recent is None:
+            self.recent = Recent(self.machine.applied_index + 1)
+            self.replicator.watch(True)
+        self._followers += 1
+        return self.recent
+
+    def release_recent(self, recent: Recent) -> None:
+        """One reader less; without readers nothing is kept."""
+        if recent is self.recent:
+            self._followers -= 1
+            if not self._followers:
+                self.recent = None
+                self.replicator.watch(False)
+
+    # Leadership
+
+    def _follow_role(self, turn: Turn) -> None:
+        """Notice won and lost leadership. A new leader opens its term with a term-start record, and records if its election was forced."""
+        self._standing = standing = self.replicator.standing
+        role, term, _, _ = standing
+        leads = term if role is Role.LEADER else None
+        if leads == self.leader.term and (leads is None or self._term_start is not None):
+            return
+        turn.decides = True
+        if self.leader.term is not None and self.leader.term != leads:
+            turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
+            turn.done += self._reads.resign() + self.memberships.resign()
+            self.member_records.resign()
+            self._term_start = None
+        if leads is None:
+            return
+        if self.leader.term is None:
+            self.leader.lead(leads)
+            self._led_since_ns = turn.now_ns
+            self.log.rebuild()
+        if self._term_start is None and not turn.full and self.replicator.accepting:
+            index = self.replicator.end_index + 1
+            records: list[control.ControlRecord] = [control.TermStart(leads, self.node)]
+            appointment = self.replicator.appointment
+            if appointment is not None and appointment.forced and appointment.epoch == leads:
+                records.append(control.ForcedRecord(leads, self.node, index - 1))
+            if self.log.append(turn, records):
+                self._term_start, self.memberships.term_begun = index, True
+
+    # HA groups
+
+    @property
+    def _acks_alone(self) -> bool:
+        """Whether sends wait for the master's own disk and no other."""
+        return self._acks_async and self.replicator.members.rule is Rule.IN_SYNC and not self._is_far_ahead
+
+    @property
+    def _is_far_ahead(self) -> bool:
+        """Whether too many entries are unconfirmed, because a silent slave cannot leave the in-sync set now. Sends then wait for the
+        commit."""
+        return self.replicator.end_index - self.replicator.commit_index >= UNCONFIRMED_MAX
+
+    def _look_at_shortness(self, turn: Turn) -> None:
+        """Slaves need a moment to report to a new master; until then no call is refused because of them."""
+        settled = self.leader.term is not None and turn.now_ns - self._led_since_ns >= _SETTLING_NS
+        missing = self.replicator.missing_isr(turn.now_ns) if settled else 0
+        if missing != self._missing_isr:
+            self._missing_isr, turn.decides = missing, True
+
+    def _why_short(self) -> str:
+        """Why nothing can be committed with the current in-sync set, and what to do; empty if commits are possible."""
+        if self._missing_isr == 0:
+            return ""
+        needs = self._ha.minimum_of(self.replicator.members)
+        there = needs - self._missing_isr
+        what = f"broker group {self.group} has {there} of the {needs} replicas in sync that a send needs (min_in_sync)"
+        back = "nothing was stored; bring its other nodes back (ledgermq status)"
+        if self.machine.level < MINIMUM_LEVEL:
+            return f"{what}: {back}, or lower min_in_sync of the group"
+        return f"{what}: {back}, or, if none can come back: ledgermq replication {self.group} --min-in-sync {max(1, there)}"
+
+    def _ha_view(self) -> HaView | None:
+        members, rules = self.replicator.members, self._ha
+        if members.rule is not Rule.IN_SYNC:
+            return None
+        agreed = self.replicator.appointment
+        known = None if agreed is None else tuple(sorted(agreed.in_sync))
+        minimum = rules.minimum_of(members)
+        return HaView(members.since, known, minimum, rules.ack_async, rules.pull, self._why_short(), self.machine.store_ms)
+
+    def _ha_statistics(self) -> dict[str, int]:
+        view = self._ha_view()
+        if view is None or view.in_sync is None:
+            return {}
+        return {"in_sync": len(view.in_sync), "in_sync_short": self._missing_isr}
+
+    def _refuse_when_short(self, turn: Turn) -> None:
+        """Refuse calls that cannot commit until more replicas are in sync. Receives keep waiting."""
+        if why := self._why_short():
+            turn.done += self.leader.refuse_all("in-sync-short", why)
+
+    # Proposing
+
+    def _propose(self, turn: Turn) -> bool:
+        """Plan the waiting work and append it; True if something was appended."""
+        # What is decided by time or by the timers' watermark is decided by those of the new epoch.
+        accepting, turning = self.replicator.accepting, self.member_records.time_epoch_index > self.machine.applied_index
+        if turn.full or turn.stalled or turning or not accepting:
+            # Due timers must not trigger one turn after another while nothing can be appended.
+            self.leader.timer_firing.hold(turn.now_ns)
+        if turn.full or turning or not accepting:
+            # In the last moments of a handover calls wait: for the next leader, or for this one if it keeps leadership.
+            return False
+        if turn.stalled:
+            # Entries appended now could not be applied, so their callers would wait in vain.
+            turn.done += self.leader.refuse_all("disk-full")
+            return False
+        at = turn.now_ns, turn.now_ms, self.replicator.end_index + 1, self.log.sequencer.next_offset
+        alone = self._acks_async and self._acks_alone
+        plan = self.leader.plan(*at, full=self._writes_refused, alone=alone)
+        columns = self._append_plan(turn, plan, control_only=False)
+        if columns is None and self.replicator.role is Role.LEADER:
+            # The disk is full: refuse clients' messages; everything else may use the reserve.
+            self.leader.withdraw()
+            plan = self.leader.plan(*at, full=True, alone=alone)
+            self.log.reserve_left -= sum(_entry_bytes(draft) for draft in plan.drafts if draft is not None)
+            columns = self._append_plan(turn, plan, control_only=True) if self.log.reserve_left > 0 else None
+        if columns is None:
+            self.leader.withdraw()
+            return self.replicator.role is Role.LEADER and self._propose_trims(turn)
+        turn.done += self.leader.appended(plan, *columns)
+        for told in plan.assured:
+            turn.done += self._reads.take(Assured(told.token, told.outcome), turn.now_ns, serving=self.leader.serving)
+        return (bool(plan.frames) and self._append_frames(turn, plan.frames)) or bool(plan.drafts)
+
+    def _append_frames(self, turn: Turn, calls: Sequence[ProduceFrame]) -> bool:
+        """Judge frames in order, and append those that come next in their producer's sequence; True if one was appended."""
+        appended = False
+        for at, call in enumerate(calls):
+            verdict = self.leader.producer_sequencing.judge(call.frame)
+            if isinstance(verdict, Append):
+                durability = self._durability_of(call)
+                memory = durability is Durability.MEMORY
+                found = self.log.append_batch(turn, call.frame.batch, urgent=not memory, early=memory)
+                if found is None:
+                    self._no_room_for(turn, calls[at:])
+                    break
+                appended = True
+                place, ranges = found
+                self.leader.frame_appended(call, answer(call.frame.batch, place.queue_offsets, place.store_ms, ranges, durability))
+                continue
+            self.leader.frame_judged(verdict)
+            if isinstance(verdict, Later):
+                self.leader.await_entry(verdict.index, call.token, verdict.outcome)
+            elif isinstance(verdict, IfLeading):
+                turn.done += self._reads.take(Assured(call.token, verdict.outcome), turn.now_ns, serving=self.leader.serving)
+            elif isinstance(verdict, InLog):
+                turn.done += certified([Done(call.token, self._answer_in_log(verdict.frame))], self.replicator.durable_indexes)
+            else:
+                turn.done.append(Done(call.token, verdict.outcome))
+        return appended
+
+    def _durability_of(self, call: ProduceFrame) -> Durability:
+        """`MEMORY` only if the producer asks for it as well. A master's lone acknowledgement is the group's setting, not the producer's."""
+        found = durability_of(self._policy, self.machine.topics[call.topic].durability, -1, alone=self._acks_alone)
+        return Durability.DURABLE if found is Durability.MEMORY and not call.memory else found
+
+    def _no_room_for(self, turn: Turn, calls: Sequence[ProduceFrame]) -> None:
+        """The log took no frame. If it is full, refuse the frames; if leadership is being handed over, keep them for the next leader."""
+        if self.replicator.accepting:
+            turn.done += [Done(call.token, Refused("disk-full")) for call in calls]
+        else:
+            self.leader.put_back(calls)
+
+    def _answer_in_log(self, stored: Stored) -> FrameProduced | FrameKnown:
+        if stored.first_index < self.replicator.begin_index:
+            return FrameKnown(stored.first_sequence + stored.count)
+        return answer_in_log(self.replicator.read, stored)
+
+    def _propose_trims(self, turn: Turn) -> bool:
+        """Refuse everything but trims: only they free space, so they may also use what deliveries left of the reserve."""
+        turn.full = True
+        plan = self.leader.plan_trims(turn.now_ns, turn.now_ms, self.replicator.end_index + 1)
+        columns = self._append_plan(turn, plan, control_only=True)
+        if columns is None:
+            self.leader.withdraw()
+            turn.done += self.leader.refuse_all("disk-full")
+            return False
+        turn.done += self.leader.appended(plan, *columns)
+        return bool(plan.drafts)
+
+    def _append_plan(self, turn: Turn, plan: Plan, *, control_only: bool) -> tuple[list[int], int] | None:
+        if not plan.drafts:
+            return [], 0
+        drafts = [draft for draft in plan.drafts if draft is not None]
+        assert len(drafts) == len(plan.drafts), "a reserved place was not filled"
+        # Someone waits for the commit of every draft but a message of the class `memory`, such as leases and acknowledgements.
+        urgent, early = len(drafts) > plan.memory_drafts, plan.memory_drafts > 0
+        found = self.log.append_batch(turn, encode_entries(drafts), control_only=control_only, urgent=urgent, early=early)
+        return None if found is None else (found[0].queue_offsets.tolist(), found[0].store_ms)
+
+    # Applying
+
+    def _apply(self, turn: Turn) -> bool:
+        """Apply committed entries; True if there were any."""
+        applied = False
+        machine, commit_index = self.machine, turn.commit_index
+        while machine.applied_index < commit_index and not turn.stalled:
+            if turn.applied_bytes >= _APPLY_BYTES_PER_TURN:
+                turn.wake(turn.now_ns)
+                break
+            entries = self.replicator.read(machine.applied_index + 1, READ_BYTES)
+            if entries.last_index > commit_index:
+                entries = cut(entries, commit_index)
+            try:
+                effects = machine.apply(entries)
+            except NoSpace:
+                self.dispatch_stalled += 1
+                turn.stalled = turn.decides = True
+                break
+            applied = turn.changed = turn.decides = True
+            turn.applied_bytes += len(effects.entries.data)
+            if self.recent is not None:
+                self.recent.add(effects.entries, effects.columns)
+            if self._reads.pulls.waiting:
+                self._reads.pulls.wake(effects.topics)
+            if effects.vanished:
+                self.log.sequencer.forget(effects.vanished)
+            if self.leader.serving:
+                if effects.time_epoch:
+                    self.leader.timer_firing.time_epoch_began(turn.now_ns)
+                if effects.touched:
+                    turn.touched = True
+                    self.leader.lease_server.touched(turn.now_ns, effects.touched)
+                for offset in effects.halves:
+                    self.leader.checks.touched(turn.now_ns, offset)
+                self.leader.arrived(effects)
+                if machine.lite.count or effects.lite:
+                    self.leader.lite.follow(effects, turn.now_ns)
+            if done := self.leader.applied(effects.entries):
+                turn.done += certified(done, self.replicator.durable_indexes)
+            if self._term_start is not None and not self.leader.serving and machine.applied_index >= self._term_start:
+                self.leader.serve(turn.now_ns)
+                turn.touched = True
+        return applied
+
+    # What outsiders see
+
+    def _finish(self, turn: Turn, *, heard: bool) -> TurnOutput:
+        self._standing = standing = self.replicator.standing
+        if turn.decides:
+            self._end_decisions(turn)
+        if self.leader.term is None and (heard or turn.decides):
+            self.freshness.note(self.replicator.last_contact, self.machine.applied_index, self.machine.applied_term)
+        if self.log.batches and (self.log.batches[0] <= turn.commit_index or self._acks_async or self.leader.term is None):
+            self._forget_batches(turn.commit_index)
+        agreed = self.replicator.appointment if standing[3].rule is Rule.IN_SYNC else None
+        if self.machine.topics is not self._policies_of or standing[3].rule is Rule.IN_SYNC:
+            self._holds_calls = self._may_hold_calls()
+        seen = (*standing[1:], self.leader.serving, None if agreed is None else agreed.order, self._missing_isr)
+        view = self._view(standing) if turn.changed or seen != self._seen else None
+        self._seen = seen
+        own = turn.done, turn.packets, turn.sync, min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns), view
+        fetches = self.leader.tier.fetches() if turn.decides and self.leader.tier.queued else ()
+        return TurnOutput(*own, self._holds_calls, len(self.log.batches), tuple(turn.ha_requests), tier_fetches=fetches)
+
+    def _forget_batches(self, commit_index: int) -> None:
+        """Drop the batches whose sends are answered."""
+        acknowledged = self.replicator.replicated_index if self._acks_async and self._acks_alone else commit_index
+        while self.log.batches and (self.log.batches[0] <= acknowledged or self.leader.term is None):
+            self.log.batches.popleft()
+
+    def _end_decisions(self, turn: Turn) -> None:
+        """End what is due, and find out until when time alone gives the decisions no work."""
+        now_ns, leader, pulls, handovers = turn.now_ns, self.leader, self._reads.pulls, self._handovers
+        if leader.term is None and not (turn.stalled or handovers.waiting or pulls.waiting):
+            # A follower decides nothing, and no call waits here.
+            self._wake_ns = self._due_ns = NEVER_NS
+            return
+        if leader.polls.deadlines:
+            turn.done += leader.due(now_ns)
+        if pulls.deadlines:
+            turn.done += pulls.due(now_ns)
+        if leader.serving and handovers.looks:
+            handovers.look_for_leader(now_ns)
+        if handovers.waiting:
+            turn.done += handovers.look(now_ns)
+        if turn.stalled:
+            turn.done += self._reads.stalled()
+        busy = turn.full or turn.stalled or bool(handovers.waiting or pulls.turned_away)
+        if turn.full or turn.stalled:
+            turn.wake(now_ns + _RETRY_NS)
+        elif leader.polls.woken and leader.wants_turn():
+            turn.wake(now_ns)
+        wake_ns, quiet_ns = leader.next_times_ns(now_ns)
+        pulled_ns = pulls.wake_at_ns(now_ns) if pulls.waiting or pulls.deadlines else NEVER_NS
+        wake_ns = min(wake_ns, pulled_ns)
+        if handovers.waiting:
+            wake_ns = min(wake_ns, handovers.wake_at_ns())
+        if leader.serving or self.memberships.master_begins:
+            assert self._standing is not None
+            members = self._standing[3]
+            retries = self.memberships.returned or members.returning or members.towards is not None
+            if not (turn.full or turn.stalled):
+                # Without space no change of members is tried, so its time would stay in the past.
+                wake_ns = min(wake_ns, self.memberships.due_ns if retries else NEVER_NS)
+            quiet_ns = 0 if self.memberships.asked or self.memberships.owed else min(quiet_ns, self.memberships.due_ns)
+        if leader.serving and handovers.looks:
+            quiet_ns = min(quiet_ns, handovers.again_ns)
+        self._wake_ns = wake_ns
+        self._due_ns = 0 if busy or pulled_ns == now_ns else min(quiet_ns, pulled_ns)
+
+    def _may_hold_calls(self) -> bool:
+        """Holding calls back costs nothing only if every send waits for a sync anyway. While too few replicas are in sync, or a
+        majority's disks are full, calls must reach the group to be refused: the open batch may stay open."""
+        if self._missing_isr or self._writes_refused:
+            return False
+        if self._acks_async and (self._is_far_ahead or self._acks_alone):
+            return True
+        topics = self.machine.topics
+        if self._policies_of is not topics:
+            self._policies_of = topics
+            self._all_durable = {policy_of(self._policy, topic.durability) for topic in topics.values()} <= {FlushPolicy.DURABLE}
+        return self._all_durable
+
+    @property
+    def writes_refused(self) -> bool:
+        """Set by retention when this disk, or those of a majority, are too full for clients' messages. A leader then refuses those, and
+        continues with everything else."""
+        return self._writes_refused
+
+    @writes_refused.setter
+    def writes_refused(self, refused: bool) -> None:
+        self._writes_refused = refused
+        self._holds_calls = self._may_hold_calls()
+
+    def copies_needed(self, voters: int) -> int:
+        """How many of so many voters must store an entry before it counts."""
+        members = self.replicator.members
+        if members.rule is Rule.IN_SYNC:
+            return self._ha.minimum_of(members)
+        return voters if members.rule is Rule.ALL else majority(voters)
+
+    @property
+    def full_nodes(self) -> frozenset[str]:
+        """As `note_full` was told."""
+        return self._handovers.full
+
+    def note_full(self, nodes: frozenset[str]) -> None:
+        """The nodes, possibly this one, whose disks take no messages, as far as is known here: another replica should lead."""
+        self._handovers.note_full(nodes)
+
+    def view(self) -> GroupView:
+        """What outsiders may know of this group now."""
+        return self._view(self.replicator.standing)
+
+    def _view(self, standing: tuple[Role, int, str | None, Members]) -> GroupView:
+        _, term, leader, members = standing
+        return GroupView(
+            leader=leader,
+            term=term,
+            serving=self.leader.serving,
+            topics=self.machine.topics,
+            groups=self.machine.groups,
+            queue_ends=self.machine.queue_ends(),
+            members=self.machine.members,
+            incarnations=members.incarnations,
+            in_effect=members.nodes,
+            level=self.machine.level,
+            ha=self._ha_view() if members.rule is Rule.IN_SYNC else None,
+            store_ms=self.machine.store_ms,
+            undecided=len(self.machine.transactions.halves),
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters and gauges of this replica, collected when they are asked for."""
+        return {
+            **self.leader.counters,
+            "producers": len(self.machine.producers),
+            "frames_astray": self.machine.producers.astray,
+            "message_ids": self.machine.ids.count,
+            "message_ids_forgotten_early": self.machine.ids.forgotten_early,
+            "polls_waiting": len(self.leader.polls),
+            "pulls_waiting": len(self._reads.pulls),
+            "in_flight": self.machine.delivery.in_flight,
+            "visible_again": self.leader.clock.ready_count,
+            **self._tier_statistics(),
+            "transactions_undecided": len(self.machine.transactions.halves),
+            "store_ms": self.machine.store_ms,
+            "time_epochs": len(self.machine.time_epochs.begins),
+            "timers_pending": self.machine.timers.pending,
+            **{f"timers_{name}": count for name, count in self.machine.timers.counts.items()},
+            "log_full": self.log.full,
+            "dispatch_stalled": self.dispatch_stalled,
+            "writes_refused": int(self._writes_refused and self.leader.term is not None),
+            **self._ha_statistics(),
+        }
+
+    def _tier_statistics(self) -> dict[str, int]:
+        tier = self.leader.tier
+        return {"tier_waiting": tier.waiting, "tier_bytes": tier.size, "tier_failures": tier.failures}
+
+    @property
+    def log_full(self) -> int:
+        """How often the log of this leader had no room."""
+        return self.log.full
+
+    def status(self) -> ReplicaStatus:
+        """The replica's own status with the applied index filled in."""
+        return self.machine.fill_status(self.replicator.status())
+
+
+_TAKEN = [*handlers(PARTS, "CALLS"), *handlers((*PARTS, Leader, Group, Handovers, Reads, Memberships), "ARRIVALS")]
+# A call that no part takes, or two, is found here and not by a client whose call is never answered.
+assert len(_TAKEN) == len(set(_TAKEN)) and set(_TAKEN) == kinds_of_calls(), set(_TAKEN) ^ kinds_of_calls()
+
+
+def _entry_bytes(draft: Draft) -> int:
+    return entry_bytes(draft.stored_topic, len(draft.body), len(draft.properties))
