@@ -20,11 +20,11 @@ from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, encode_messages
 from ledgermq.proto.types import HardState, UnsealedBatch
 from ledgermq.raft.config import Rule
-from ledgermq.storage import identity
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.snapshot import write_snapshot
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state import identity
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
+from ledgermq.storage.state.snapshot import write_snapshot
 
 NAME, RUNS, DURABLE = "audit_scan", 3, False
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"

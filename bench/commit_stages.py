@@ -24,10 +24,10 @@ from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Draft, Range
-from ledgermq.storage.hot_tail import HotTail
-from ledgermq.storage.identity import mint
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log.hot_tail import HotTail
+from ledgermq.storage.state.identity import mint
 
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
 CREATED_MS = 1_700_000_000_000

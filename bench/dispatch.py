@@ -19,9 +19,9 @@ from bench.storage_append import BODY_BYTES, BORN_MS, HOST, MESSAGES, Inputs, me
 from ledgermq.proto import layout
 from ledgermq.proto.entry_encoding import encode_messages
 from ledgermq.proto.types import Range, UnsealedBatch
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.queue_buffer import BufferedQueues
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.queues.queue_buffer import BufferedQueues
 
 NAME, RUNS, DURABLE = "dispatch", 3, True
 BATCHES = 400

@@ -34,9 +34,9 @@ from ledgermq.proto.frames import FrameBuilder
 from ledgermq.proto.ranges import tail_of
 from ledgermq.proto.types import Frame, Permission, Range, TopicConfig, TopicKind, UnsealedBatch
 from ledgermq.raft.config import RaftConfig
-from ledgermq.storage.identity import mint
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state.identity import mint
 
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
 MS = 1_000_000

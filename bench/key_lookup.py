@@ -19,11 +19,11 @@ import numpy as np
 from bench import report
 from bench.storage_append import BORN_MS, HOST, new_identity, new_log
 from ledgermq.proto.entry_encoding import encode_messages
-from ledgermq.storage.disk import DiskFile
-from ledgermq.storage.key_index import SLOTS, UNITS, KeyIndex
-from ledgermq.storage.log_reader import Limits, LogReader
-from ledgermq.storage.lookup import Found, Lookup
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.ports import DiskFile
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.keys.key_index import SLOTS, UNITS, KeyIndex
+from ledgermq.storage.keys.lookup import Found, Lookup
+from ledgermq.storage.log.log_reader import Limits, LogReader
 
 NAME, RUNS, DURABLE = "key_lookup", 1, True
 MESSAGES = 10_000_000

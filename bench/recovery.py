@@ -16,9 +16,9 @@ from typing import Any
 
 from bench.sparse_log import make_sparse_log
 from bench.storage_append import BORN_MS, HOST, Inputs, new_identity, new_log
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.phases import Phases
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.phases import Phases
 
 NAME, RUNS, DURABLE = "recovery", 1, True
 LOG_MIB = 1024

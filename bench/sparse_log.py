@@ -14,11 +14,11 @@ from bench.storage_append import BORN_MS, HOST, new_identity
 from ledgermq.proto.entry_encoding import encode_messages
 from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.types import Identity, SyncedMark
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.index_files import make_units
-from ledgermq.storage.placing import make_blank
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.synced_mark import SyncedMarkFile
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.index_files import make_units
+from ledgermq.storage.log.placing import make_blank
+from ledgermq.storage.log.synced_mark import SyncedMarkFile
 
 FILE_BYTES = 1 << 30
 INDEX_FILE_BYTES = 167_772_160

@@ -28,13 +28,13 @@ from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_encoding import encode_messages, host_bytes
 from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.types import Identity, UnsealedBatch
-from ledgermq.storage import identity
-from ledgermq.storage.consume_queue import ConsumeQueues
-from ledgermq.storage.durability import SyncJob
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.log_writer import MODES, AtOnceIfSlow, make_writer
-from ledgermq.storage.mapped_files import run_now
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.mapped_files import run_now
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.durability import SyncJob
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_writer import MODES, AtOnceIfSlow, make_writer
+from ledgermq.storage.queues.consume_queue import ConsumeQueues
+from ledgermq.storage.state import identity
 
 NAME, RUNS, DURABLE = "storage_append", 3, True
 MESSAGES = 1000

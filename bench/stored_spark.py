@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.audit_scan import BATCH, CREATED_MS, StoredReplica, batch_of, most_memory, term_start
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.file_digest import file_digest, read_chunks
-from ledgermq.storage.mapped_files import file_name
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.file_digest import file_digest, read_chunks
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.begin import Begin
 from ledgermq.storage.tiered import manifests
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
-from ledgermq.storage.tiered.object_store import ObjectStore
+from ledgermq.storage.tiered.ports import ObjectStore
 from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
 
 NAME, RUNS, DURABLE = "stored_spark", 3, False

@@ -26,12 +26,12 @@ from bench.page_tree import PageTree
 from ledgermq.proto import layout
 from ledgermq.proto.entry_encoding import encode_messages, host_bytes
 from ledgermq.proto.message_record import decode_record
-from ledgermq.storage.identity import mint
-from ledgermq.storage.key_index import SLOTS, UNITS, KeyIndex
-from ledgermq.storage.log_reader import Limits, LogReader
-from ledgermq.storage.lookup import Lookup
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore, exists
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore, exists
+from ledgermq.storage.keys.key_index import SLOTS, UNITS, KeyIndex
+from ledgermq.storage.keys.lookup import Lookup
+from ledgermq.storage.log.log_reader import Limits, LogReader
+from ledgermq.storage.state.identity import mint
 
 CLUSTER = "00000000-0000-4000-8000-000000000001"
 TOPIC = "orders"

@@ -23,8 +23,8 @@ from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import I64, Draft, Permission, Range, TopicConfig, TopicKind, UnsealedBatch
-from ledgermq.storage.queue_buffer import BufferedQueues
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.queues.queue_buffer import BufferedQueues
 from tests.node_core.core_fakes import FakeReplicator
 
 NAME, RUNS, DURABLE = "timers", 1, False

@@ -2,8 +2,8 @@
 
 A message has one key for its `UNIQ_KEY`, then one for every nonempty space-separated word of `KEYS`. Control topics have none. Of native
 messages, whose ids are consecutive, only the first one of a frame and of every 1,024 sequence numbers has a key for its id, namely that of
-its stretch; the others are counted from there (storage/lookup.py). Everything is a pure function of the bytes, independent of how they are
-split into ranges: the files of two replicas are equal.
+its stretch; the others are counted from there (storage/keys/lookup.py). Everything is a pure function of the bytes, independent of how they
+are split into ranges: the files of two replicas are equal.
 """
 
 from __future__ import annotations

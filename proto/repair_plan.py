@@ -1,7 +1,7 @@
 """The repair plan that the auditor makes and the store carries out: plain values, including the proofs.
 
-Only the format is defined here. `audit/repairs` makes a plan from findings and proven bytes, `storage/replacing.py` carries it out on
-directories of stopped nodes, and a running node is asked for ranges (`RepairRange` in proto/admin.proto).
+Only the format is defined here. `audit/repairs` makes a plan from findings and proven bytes, `storage/repair/replacing.py` carries it out
+on directories of stopped nodes, and a running node is asked for ranges (`RepairRange` in proto/admin.proto).
 """
 
 from __future__ import annotations

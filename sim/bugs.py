@@ -57,14 +57,14 @@ from ledgermq.raft.policy import POLICIES, InSync, Peers, Policy, is_there
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import reached_by_majority
 from ledgermq.sim.operators import Upgrader
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.durability import SyncJob
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.hard_state import HardStateFile
-from ledgermq.storage.log_recovery import Recovery
-from ledgermq.storage.log_scan import Point
-from ledgermq.storage.slots import SlotFile
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.files.slots import SlotFile
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log.durability import SyncJob
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_recovery import Recovery
+from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.state.hard_state import HardStateFile
 
 
 class Bug(str, Enum):

@@ -67,7 +67,7 @@ from ledgermq.sim.timetable import Timetable
 from ledgermq.sim.transactors import Manners, Transactor
 from ledgermq.sim.truth import Truth
 from ledgermq.sim.wall_clocks import WallClocks
-from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
+from ledgermq.storage.files.errors import LogFenced, NoSpace, StorageError
 
 SECOND = 1000 * MS
 SYNC_NS = (MS // 5, 6 * MS)

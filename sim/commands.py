@@ -24,7 +24,7 @@ from ledgermq.sim.plan import PlanError
 from ledgermq.sim.settings import HA, SMALL_FILE_BYTES, Settings, SettingsError, read
 from ledgermq.sim.shrink import RUNS_MAX, shrink
 from ledgermq.sim.timeline import draw, explain
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 
 NODES_MAX = 9
 

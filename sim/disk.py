@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ledgermq.storage.disk import PAGE_BYTES, Buffer
+from ledgermq.storage.files.ports import PAGE_BYTES, Buffer
 
 SECTOR_BYTES = 512
 
@@ -132,7 +132,7 @@ class Lie:
 
 
 class ForgetfulFile:
-    """One open file; see `ledgermq.storage.disk.DiskFile`. Its map is the content itself: only pins and counts are simulated."""
+    """One open file; see `ledgermq.storage.files.ports.DiskFile`. Its map is the content itself: only pins and counts are simulated."""
 
     def __init__(self, disk: ForgetfulDisk, path: str, inode: Inode) -> None:
         self._disk = disk
@@ -208,7 +208,7 @@ class ForgetfulFile:
 
 
 class ForgetfulDisk:
-    """A file system in memory; see `ledgermq.storage.disk.Disk`.
+    """A file system in memory; see `ledgermq.storage.files.ports.Disk`.
 
     `capacity_bytes` limits allocated pages (ENOSPC beyond). `on_sync(path)` is called before a sync takes effect and may raise OSError to
     make it fail; `trace(path)` is called after it took effect. `on_access` is called before every access and may raise Killed.

@@ -20,8 +20,8 @@ from ledgermq.sim.network import Chance
 from ledgermq.sim.node import Medium
 from ledgermq.sim.plan import FaultEvent, Value
 from ledgermq.sim.world import World
-from ledgermq.storage.disk import PAGE_BYTES
-from ledgermq.storage.synced_mark import read_mark
+from ledgermq.storage.files.ports import PAGE_BYTES
+from ledgermq.storage.log.synced_mark import read_mark
 
 LEAST_BYTES = 1024
 """With less log than this below the mark, nothing is harmed."""

@@ -35,11 +35,11 @@ from ledgermq.sim.disk import Chance as DiskChance
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.sim.settings import Settings
 from ledgermq.sim.truth import Truth, chains_of
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.identity import mint
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.log_writer import MODES, make_writer
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_writer import MODES, make_writer
+from ledgermq.storage.state.identity import mint
 
 CLUSTER_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 CREATED_MS = 1

@@ -33,7 +33,7 @@ from ledgermq.sim.fifo_consumers import FifoConsumer, Groups
 from ledgermq.sim.network import MS
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.operators import Operator
-from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.files.errors import LogDamaged
 
 FIFO_CONSUMERS = 2
 SEAL_LOOKS = 5

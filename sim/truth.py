@@ -27,7 +27,7 @@ from ledgermq.proto.types import I64, Range
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.sim.settings import NEXT_LEVEL
-from ledgermq.storage.queue_buffer import BufferedQueues
+from ledgermq.storage.queues.queue_buffer import BufferedQueues
 
 _CHAIN_AT = 36
 VALUE_BYTES = 8

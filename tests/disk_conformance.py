@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.storage.disk import PAGE_BYTES, Disk
+from ledgermq.storage.files.ports import PAGE_BYTES, Disk
 
 Place = tuple[Disk, str]
 

@@ -56,7 +56,7 @@ from ledgermq.proto.types import Draft, ReplicaStatus, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import HaRequest
 from ledgermq.raft.quorum import majority
-from ledgermq.storage.errors import NoSpace
+from ledgermq.storage.files.errors import NoSpace
 
 _PASSES_PER_TURN = 16
 # A turn runs on the event loop: heartbeats, peers and clients wait while it applies. 1 MiB of small messages takes some 15 ms.

@@ -11,8 +11,8 @@ from typing import Any
 from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.machine import Machine
 from ledgermq.proto.layout import Columns
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.consume_queue import Minimum, QueueUnits
+from ledgermq.storage.log.begin import Begin
+from ledgermq.storage.queues.consume_queue import Minimum, QueueUnits
 
 
 class _Begins:

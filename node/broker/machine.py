@@ -40,7 +40,7 @@ from ledgermq.proto.properties import INCARNATION, REAL_QUEUE, REAL_TOPIC, parse
 from ledgermq.proto.ranges import cut, record_of
 from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.types import I32, Permission, Range, ReplicaStatus, TopicConfig, TopicDurability, TopicKind
-from ledgermq.storage.snapshot import export_minimums
+from ledgermq.storage.state.snapshot import export_minimums
 
 _SPECIAL_TOPICS = CONTROL_TOPICS | {HALF_TOPIC}
 _BETWEEN = frozenset({control.TopicRecord, control.TrimRecord, control.LiteRecord, control.LevelRecord, control.TimeEpochRecord})

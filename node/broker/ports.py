@@ -18,8 +18,8 @@ from ledgermq.raft.ha_control import Appointment, HaRequest
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import LeaderContact
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
-from ledgermq.storage.consume_queue import Minimum, QueueUnits
-from ledgermq.storage.errors import Damaged, is_exhausted
+from ledgermq.storage.files.errors import Damaged, is_exhausted
+from ledgermq.storage.queues.consume_queue import Minimum, QueueUnits
 
 
 @dataclass(slots=True)
@@ -384,7 +384,7 @@ class Filter(Protocol):
 
 
 class Queues(Protocol):
-    """The consume queues (`ledgermq.storage.consume_queue`)."""
+    """The consume queues (`ledgermq.storage.queues.consume_queue`)."""
 
     def next_offset(self, topic: str, queue: int) -> int:
         """One past the last unit."""

@@ -1,9 +1,9 @@
 """The ranges that a broker group applied last, for readers that follow the end of the log.
 
 The owner of the group adds each applied range; any thread may read. Nothing is copied: the bytes are those that the group applied, which
-are a view of the mapped file that this process wrote or, for long ranges (`storage/hot_tail.py`), the memory from which they were appended;
-the columns are those that the dispatcher computed. Ranges, entries and bytes are bounded: a reader that falls behind continues from the
-files. The window exists only while there are such readers.
+are a view of the mapped file that this process wrote or, for long ranges (`storage/log/hot_tail.py`), the memory from which they were
+appended; the columns are those that the dispatcher computed. Ranges, entries and bytes are bounded: a reader that falls behind continues
+from the files. The window exists only while there are such readers.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.restoring import READ_BYTES, restore
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Identity
-from ledgermq.storage import checkpoints
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import LogDamaged
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.state import checkpoints
 
 
 def make_again(disk: Disk, root: str, found: Identity) -> int:

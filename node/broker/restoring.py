@@ -13,10 +13,10 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.levels import FIRST_LEVEL, SNAPSHOTS, snapshot_version
 from ledgermq.proto.ranges import cut
-from ledgermq.storage.errors import Damaged, DerivedLost, UnknownFormat
-from ledgermq.storage.phases import Phases
-from ledgermq.storage.snapshot import minimums, next_offsets
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.errors import Damaged, DerivedLost, UnknownFormat
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log.phases import Phases
+from ledgermq.storage.state.snapshot import minimums, next_offsets
 
 READ_BYTES = 1 << 20
 

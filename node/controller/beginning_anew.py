@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ledgermq.node.controller import snapshot, voters
 from ledgermq.node.controller.journal import NAME, Journal
-from ledgermq.storage.disk import Disk
+from ledgermq.storage.files.ports import Disk
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ from ledgermq.proto.status import Code, ExitCode, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
 from ledgermq.proto.workers import is_first
 from ledgermq.raft.ha_control import Appointment, HaRequest, from_json
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import StorageError, concerns_files, explain
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.errors import StorageError, concerns_files, explain
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.files.real_disk import RealDisk
 
 logger = logging.getLogger(__name__)
 

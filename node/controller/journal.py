@@ -25,8 +25,8 @@ import crc32c
 from pysyncobj.journal import Journal as JournalInterface
 
 from ledgermq.proto.status import ExitCode
-from ledgermq.storage.disk import Disk, DiskFile
-from ledgermq.storage.errors import Damaged, LogFenced, NoSpace, UnknownFormat, is_no_space
+from ledgermq.storage.files.errors import Damaged, LogFenced, NoSpace, UnknownFormat, is_no_space
+from ledgermq.storage.files.ports import Disk, DiskFile
 
 Entry = tuple[bytes, int, int]
 """A log entry as the library has it: (command, index, term)."""

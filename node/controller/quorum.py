@@ -39,8 +39,8 @@ from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand,
 from ledgermq.node.controller.wire import JsonCodec, Member, QuorumTransport
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import LogFenced, is_no_space
+from ledgermq.storage.files.errors import LogFenced, is_no_space
+from ledgermq.storage.files.ports import Disk
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ledgermq.storage import sealed_json
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged
+from ledgermq.storage.files.ports import Disk
 
 FILE = "nodes.json"
 VERSION = 1

@@ -17,7 +17,7 @@ from ledgermq.proto.group_config import group_fields
 from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.names import is_dead_letter_topic
 from ledgermq.proto.types import GroupConfig, TopicConfig
-from ledgermq.storage.disk import Disk
+from ledgermq.storage.files.ports import Disk
 
 
 def commands_for(

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ledgermq.node.controller.journal import Entry
-from ledgermq.storage import sealed_json
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import UnknownFormat
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import UnknownFormat
+from ledgermq.storage.files.ports import Disk
 
 NAME = "snapshot"
 VERSION = 1

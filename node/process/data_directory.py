@@ -14,10 +14,10 @@ from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_NAME, node_of, number_of
-from ledgermq.storage import identity as identity_files
-from ledgermq.storage.backup_manifest import is_backup
-from ledgermq.storage.errors import is_no_space
-from ledgermq.storage.real_disk import DirectoryLock, RealDisk
+from ledgermq.storage.backups.backup_manifest import is_backup
+from ledgermq.storage.files.errors import is_no_space
+from ledgermq.storage.files.real_disk import DirectoryLock, RealDisk
+from ledgermq.storage.state import identity as identity_files
 
 log = get_logger()
 

@@ -36,8 +36,8 @@ from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.host_port import joined
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_PORT_STEP, node_of, worker_name
-from ledgermq.storage.identity import NODE_FILE
-from ledgermq.storage.real_disk import DirectoryLock, replace_file
+from ledgermq.storage.files.real_disk import DirectoryLock, replace_file
+from ledgermq.storage.state.identity import NODE_FILE
 
 CLUSTER_FILE = "cluster.yaml"
 SECRET_FILE = "secret"

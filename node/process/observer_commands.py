@@ -1,7 +1,7 @@
 """The command `ledgermq promote-observer`: its explanation, question and output.
 
-`storage/new_cluster.py` changes a group, `controller/beginning_anew.py` the metadata. The metadata comes first: after an interrupted run
-the groups are still found as not promoted.
+`storage/group/new_cluster.py` changes a group, `controller/beginning_anew.py` the metadata. The metadata comes first: after an interrupted
+run the groups are still found as not promoted.
 
 Exit status: 0 done, 1 damaged or unreadable, or the question was answered with no, 4 refused.
 """
@@ -17,12 +17,12 @@ from typing import Any
 import click
 
 from ledgermq.node.controller import beginning_anew
-from ledgermq.storage.backup_manifest import Refused
-from ledgermq.storage.commands import allow_open_files
-from ledgermq.storage.identity import read_node
-from ledgermq.storage.new_cluster import Loss, iso, kept_words, lost_words, survey
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.recover_commands import ask, begin_groups, groups_in, stopped_node
+from ledgermq.storage.backups.backup_manifest import Refused
+from ledgermq.storage.cli.backup_commands import allow_open_files
+from ledgermq.storage.cli.recover_commands import ask, begin_groups, groups_in, stopped_node
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.new_cluster import Loss, iso, kept_words, lost_words, survey
+from ledgermq.storage.state.identity import read_node
 
 
 @click.command("promote-observer")

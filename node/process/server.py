@@ -103,9 +103,9 @@ from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import ExitCode, LedgerError
 from ledgermq.proto.workers import is_first
-from ledgermq.storage import identity as identity_files
-from ledgermq.storage.errors import StorageError, is_no_space
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.errors import StorageError, is_no_space
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.state import identity as identity_files
 
 HEALTH_EVERY_S = 0.5
 ANNOUNCE_RETRY_S = 1.0

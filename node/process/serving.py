@@ -30,8 +30,8 @@ from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.runtime.limits import raise_descriptor_limit
 from ledgermq.proto import kernels
 from ledgermq.proto.status import ExitCode
-from ledgermq.storage.errors import StorageError, concerns_files, explain
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.errors import StorageError, concerns_files, explain
+from ledgermq.storage.files.real_disk import RealDisk
 
 # A stop that takes this much longer than the drain reports what it waits for.
 STOP_SLOW_S = 15.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.storage.tiered.object_store import ObjectStore
+from ledgermq.storage.tiered.ports import ObjectStore
 
 
 def store_of(config: NodeConfig) -> ObjectStore | None:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from ledgermq.node.runtime.config_types import Bytes, Milliseconds, Name, Section
-from ledgermq.storage.log_writer import POOL_BUFFER_BYTES, POOL_BUFFERS
-from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT, SCRUB_BYTES_PER_S
+from ledgermq.storage.files.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT, SCRUB_BYTES_PER_S
+from ledgermq.storage.log.log_writer import POOL_BUFFER_BYTES, POOL_BUFFERS
 
 
 class Raft(Section):

@@ -24,14 +24,14 @@ from ledgermq.node.runtime.config_loading import load
 from ledgermq.proto.names import is_system_name
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.units import size_words
-from ledgermq.storage.backup_manifest import BadCopy, Refused
-from ledgermq.storage.commands import ProgressLine, allow_open_files
-from ledgermq.storage.errors import StorageError
+from ledgermq.storage.backups.backup_manifest import BadCopy, Refused
+from ledgermq.storage.backups.trees import Meter
+from ledgermq.storage.cli.backup_commands import ProgressLine, allow_open_files
+from ledgermq.storage.files.errors import StorageError
 from ledgermq.storage.importing.settings import Settings, settings_of
 from ledgermq.storage.importing.survey import Survey, survey
 from ledgermq.storage.importing.writing import Written
 from ledgermq.storage.rocketmq.layout import recognise
-from ledgermq.storage.trees import Meter
 
 DAMAGES_SHOWN = 20
 SHOWN = 5

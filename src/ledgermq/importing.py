@@ -19,17 +19,17 @@ from ledgermq.node.controller.seeding import commands_for, state_after, write_jo
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.proto.types import Identity
-from ledgermq.storage import sealed_json
-from ledgermq.storage.backup_manifest import Refused
-from ledgermq.storage.consume_queue import Minimum
-from ledgermq.storage.identity import NodeIdentity, mint, write_identity, write_node
+from ledgermq.storage.backups.backup_manifest import Refused
+from ledgermq.storage.backups.trees import require_empty, require_room, sync_tree, walk
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.real_disk import HeldFile, RealDisk
 from ledgermq.storage.importing.checking import differences
 from ledgermq.storage.importing.settings import Settings
 from ledgermq.storage.importing.survey import Survey
 from ledgermq.storage.importing.writing import Written, create, origin_of, queue_begins, raft_queue, write
-from ledgermq.storage.real_disk import HeldFile, RealDisk
-from ledgermq.storage.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE
-from ledgermq.storage.trees import require_empty, require_room, sync_tree, walk
+from ledgermq.storage.queues.consume_queue import Minimum
+from ledgermq.storage.state.identity import NodeIdentity, mint, write_identity, write_node
+from ledgermq.storage.state.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE
 
 ASIDE = ".importing"
 MARKER = "importing"

@@ -31,13 +31,13 @@ from ledgermq.proto import admin_pb2
 from ledgermq.proto.control import UnknownControlRecord
 from ledgermq.proto.repair_plan import DirectoryRepair, Left, Plan, RangeRepair
 from ledgermq.proto.status import ExitCode
-from ledgermq.storage.backup_manifest import Refused
-from ledgermq.storage.commands import allow_open_files
-from ledgermq.storage.errors import StorageError
-from ledgermq.storage.identity import read_identity
-from ledgermq.storage.real_disk import DirectoryLock, RealDisk
-from ledgermq.storage.repair_log import note
-from ledgermq.storage.replacing import carry_out
+from ledgermq.storage.backups.backup_manifest import Refused
+from ledgermq.storage.cli.backup_commands import allow_open_files
+from ledgermq.storage.files.errors import StorageError
+from ledgermq.storage.files.real_disk import DirectoryLock, RealDisk
+from ledgermq.storage.repair.repair_log import note
+from ledgermq.storage.repair.replacing import carry_out
+from ledgermq.storage.state.identity import read_identity
 
 WHOLE_LOG_WITHIN_S = 600.0
 AGAIN_S = 0.5

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 
 from ledgermq.proto.types import Identity
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.importing.survey import QueueKey
 from ledgermq.storage.importing.writing import LOST, TERM, Written, digest_of
+from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.rocketmq.reading import ENTRY_HEADER_BYTES
 from ledgermq.storage.rocketmq.records import BadRecord, take_apart
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ledgermq.proto.names import topic_name
 from ledgermq.proto.status import LedgerError
-from ledgermq.storage.backup_manifest import Refused
+from ledgermq.storage.backups.backup_manifest import Refused
 from ledgermq.storage.importing.sorting import (
     BATCH,
     HALF_TOPIC,

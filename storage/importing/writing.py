@@ -24,19 +24,19 @@ from ledgermq.proto.entry_sealing import chain_seed, seal
 from ledgermq.proto.layout import HEADER_BYTES, java_hash
 from ledgermq.proto.names import RAFT_TOPIC
 from ledgermq.proto.types import I64, Draft, Identity, SyncedMark, TopicConfig, UnsealedBatch
-from ledgermq.storage.backup_manifest import Refused
-from ledgermq.storage.begin import Begin, write_begin
-from ledgermq.storage.checkpoints import LogCheckpoint, write_log_checkpoint
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.backups.backup_manifest import Refused
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.group.store import GroupStore
 from ledgermq.storage.importing.settings import Settings
 from ledgermq.storage.importing.sorting import Kept
 from ledgermq.storage.importing.survey import QueueKey, Survey
 from ledgermq.storage.importing.translating import CannotKeep, Entry, Waiting, assemble, translate
+from ledgermq.storage.log.begin import Begin, write_begin
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.synced_mark import SyncedMarkFile
 from ledgermq.storage.rocketmq.reading import Reader
 from ledgermq.storage.rocketmq.records import Message
-from ledgermq.storage.store import GroupStore
-from ledgermq.storage.synced_mark import SyncedMarkFile
+from ledgermq.storage.state.checkpoints import LogCheckpoint, write_log_checkpoint
 
 TERM = 0
 NO_HOST = bytes(8)

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.storage.backup_manifest import Refused
-from ledgermq.storage.mapped_files import parse_name
+from ledgermq.storage.backups.backup_manifest import Refused
+from ledgermq.storage.files.mapped_files import parse_name
 from ledgermq.storage.rocketmq.records import number_of
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')

@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ledgermq.storage.backup_manifest import Refused
-from ledgermq.storage.mapped_files import parse_name
+from ledgermq.storage.backups.backup_manifest import Refused
+from ledgermq.storage.files.mapped_files import parse_name
 
 PLAIN, DLEDGER = "commitlog", "dledger"
 FILE_BYTES_MIN = 1024

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ledgermq.storage import sealed_json
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.errors import Damaged, UnknownFormat
-from ledgermq.storage.mapped_files import file_name, parse_name
-from ledgermq.storage.tiered.object_store import ObjectStore
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, UnknownFormat
+from ledgermq.storage.files.mapped_files import file_name, parse_name
+from ledgermq.storage.log.begin import Begin
+from ledgermq.storage.tiered.ports import ObjectStore
 
 VERSION = 1
 FOLDER = "begins"

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import crc32c
 
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.files.errors import Damaged
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.log.begin import Begin
 from ledgermq.storage.tiered import manifests
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
+from ledgermq.storage.tiered.ports import ObjectMissing, ObjectStore
 from ledgermq.storage.tiered.transfer import WrongObject
 
 FILE = "tiered.files"

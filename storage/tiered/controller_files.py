@@ -11,10 +11,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ledgermq.storage import sealed_json
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, UnknownFormat
-from ledgermq.storage.mapped_files import UNFINISHED
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, UnknownFormat
+from ledgermq.storage.files.mapped_files import UNFINISHED
+from ledgermq.storage.files.ports import Disk
 
 VERSION = 1
 FILE_BYTES_MAX = 256 << 20

@@ -22,12 +22,12 @@ from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.key_columns import key_columns
 from ledgermq.proto.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES, record_columns
 from ledgermq.proto.types import Range
-from ledgermq.storage import sealed_json
-from ledgermq.storage.errors import Damaged, StorageError, UnknownFormat
-from ledgermq.storage.file_digest import CHUNK_BYTES
-from ledgermq.storage.mapped_files import file_name
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, StorageError, UnknownFormat
+from ledgermq.storage.files.file_digest import CHUNK_BYTES
+from ledgermq.storage.files.mapped_files import file_name
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import ObjectStore
+from ledgermq.storage.tiered.ports import ObjectStore
 
 VERSION = 1
 ROW_BYTES = 12

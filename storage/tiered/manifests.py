@@ -1,6 +1,6 @@
 """What lies in the object store for one log (format §21): the keys, the log's own description, and a manifest for each file.
 
-Values and their texts only. A manifest is a claim; `transfer.py` and `restoring.py` verify what it says.
+Values and their texts only. A manifest is a claim; `transfer.py` and `tier_restore.py` verify what it says.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 from ledgermq.proto.time_epochs import TimeEpochs
 from ledgermq.proto.types import Identity
-from ledgermq.storage import sealed_json
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.errors import Damaged, UnknownFormat
-from ledgermq.storage.mapped_files import file_name, parse_name
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, UnknownFormat
+from ledgermq.storage.files.mapped_files import file_name, parse_name
+from ledgermq.storage.log.begin import Begin
 
 VERSION = 1
 LOG_FILE = "log.json"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import crc32c
 
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import is_no_space, lacks_descriptors
+from ledgermq.storage.files.errors import is_no_space, lacks_descriptors
+from ledgermq.storage.files.ports import Disk
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ import obstore
 from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from ledgermq.storage.errors import Unusable
-from ledgermq.storage.tiered.object_store import PART_BYTES, AccessDenied, Answered, ObjectMissing, StoreFailure
+from ledgermq.storage.files.errors import Unusable
+from ledgermq.storage.tiered.ports import PART_BYTES, AccessDenied, Answered, ObjectMissing, StoreFailure
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config, S3Credential

@@ -19,12 +19,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.storage.errors import Damaged
-from ledgermq.storage.file_digest import CHUNK_BYTES
+from ledgermq.storage.files.errors import Damaged
+from ledgermq.storage.files.file_digest import CHUNK_BYTES
 from ledgermq.storage.tiered import index_part, manifests
 from ledgermq.storage.tiered.index_part import BLOCK_BYTES, BLOCK_ROWS, ROW_BYTES, IndexHead, IndexPart, WrongEntries
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore, StoreFailure
+from ledgermq.storage.tiered.ports import ObjectMissing, ObjectStore, StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
 from ledgermq.storage.tiered.transfer import WrongObject, pieces
 

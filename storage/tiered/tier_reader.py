@@ -21,17 +21,17 @@ import numpy as np
 from ledgermq.proto.layout import ENTRY_MAGIC, HEADER_BYTES, split_record
 from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.proto.types import I32, I64
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.entry_reader import EntryReader, Piece
-from ledgermq.storage.errors import LogDamaged
-from ledgermq.storage.file_digest import CHUNK_BYTES
-from ledgermq.storage.log_reader import Limits
-from ledgermq.storage.log_reader import Piece as LogPiece
-from ledgermq.storage.lookup import Found, Lookup
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.files.file_digest import CHUNK_BYTES
+from ledgermq.storage.keys.lookup import Found, Lookup
+from ledgermq.storage.log.begin import Begin
+from ledgermq.storage.log.entry_reader import EntryReader, Piece
+from ledgermq.storage.log.log_reader import Limits
+from ledgermq.storage.log.log_reader import Piece as LogPiece
 from ledgermq.storage.tiered.begins import stored_begin
 from ledgermq.storage.tiered.index_part import BLOCK_ROWS, KEY, UNIT, IndexHead, QueueRows
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import ObjectMissing, StoreFailure
+from ledgermq.storage.tiered.ports import ObjectMissing, StoreFailure
 from ledgermq.storage.tiered.stored_parts import Events, Ranges, StoredParts
 
 UNITS_MAX = 8192

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
-from ledgermq.storage import sealed_json
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.mapped_files import parse_name
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.mapped_files import parse_name
+from ledgermq.storage.log.begin import Begin
 from ledgermq.storage.tiered import begins
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import ObjectStore
+from ledgermq.storage.tiered.ports import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

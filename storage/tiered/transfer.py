@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import StorageError
-from ledgermq.storage.file_digest import CHUNK_BYTES, FileDigest, read_chunks
-from ledgermq.storage.tiered.object_store import PART_BYTES, ObjectMissing, ObjectStore
+from ledgermq.storage.files.errors import StorageError
+from ledgermq.storage.files.file_digest import CHUNK_BYTES, FileDigest, read_chunks
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.tiered.ports import PART_BYTES, ObjectMissing, ObjectStore
 
 Step = Callable[[int], None]
 _WHOLE_PART = PART_BYTES // CHUNK_BYTES * CHUNK_BYTES

@@ -12,7 +12,7 @@ from shutil import rmtree
 from typing import Any
 
 from ledgermq.audit.reading.walk import LogFile
-from ledgermq.storage import sealed_json
+from ledgermq.storage.files import sealed_json
 from tests.node_core.core_fakes import LOG_ID, MemoryLog
 from tests.node_core.core_world import World
 

@@ -19,7 +19,7 @@ from ledgermq.audit.repairs import plan
 from ledgermq.audit.repairs.told import Report, read_report
 from ledgermq.audit.report import write_findings
 from ledgermq.cli import run as command
-from ledgermq.storage.real_disk import DirectoryLock, RealDisk
+from ledgermq.storage.files.real_disk import DirectoryLock, RealDisk
 from tests.audit.damage_cases import NODES, flip, history
 from tests.audit.log_writer import Writer
 from tests.audit.test_audit_stored import FILE_BYTES, write

@@ -31,9 +31,10 @@ from ledgermq.proto.control import (
     TopicRecord,
 )
 from ledgermq.proto.types import GroupConfig, TopicKind
-from ledgermq.storage import identity, sealed_json
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state import identity
 from tests.audit.state_story import FILE_BYTES, Story, message, topic
 from tests.node_core.core_frames import frame
 

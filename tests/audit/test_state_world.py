@@ -19,7 +19,7 @@ from ledgermq.audit.state.derive import StateReport, check_state
 from ledgermq.sim.faults import FAULTS, schedule
 from ledgermq.sim.settings import SMALL_FILE_BYTES
 from ledgermq.sim.world import World
-from ledgermq.storage import sealed_json
+from ledgermq.storage.files import sealed_json
 from tests.audit.planting import Planted, plant
 from tests.audit.state_worlds import Lived, Step, fresh
 from tests.example_counts import examples

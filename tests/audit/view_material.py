@@ -20,10 +20,10 @@ from ledgermq.proto.layout import java_hash, record_columns
 from ledgermq.proto.native_ids import native_id
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
-from ledgermq.storage import identity
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.state import identity
 from tests.audit.log_writer import sealed
 
 CLUSTER = "2b1b9a6e-6f0e-4b8e-9a43-0d0f5f3f5a10"

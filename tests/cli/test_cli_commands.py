@@ -34,8 +34,8 @@ from ledgermq.client import (
 from ledgermq.client import connection as connection_module
 from ledgermq.client import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
-from ledgermq.storage import commands as storage_commands
-from ledgermq.storage import doctor_commands, recover_commands
+from ledgermq.storage.cli import backup_commands as storage_commands
+from ledgermq.storage.cli import doctor_commands, recover_commands
 from tests.client.fake_cluster import FakeNode, acked, admin_status, delivered, route, sent, status, verdict
 from tests.terminal import Typed
 

@@ -12,11 +12,11 @@ from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.layout import java_hash, record_columns
 from ledgermq.proto.properties import parse
 from ledgermq.proto.types import Draft
-from ledgermq.storage import identity
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.state import identity
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
 
 CLUSTER = "2b1b9a6e-6f0e-4b8e-9a43-0d0f5f3f5a10"
 INCARNATION = "7c4d1c1e-9a53-4a0c-8f4f-5b1a0c9f7d21"

@@ -10,8 +10,8 @@ from pathlib import Path
 from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.controller.quorum import Timing
 from ledgermq.proto.workers import node_of
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.files.real_disk import RealDisk
 
 FAST = Timing(tick_s=0.02, heartbeat_s=0.03, election_min_s=0.12, election_max_s=0.3, reconnect_s=0.05, silent_s=1.0)
 SECRET = b"a secret for tests only, 32 bytes"

@@ -13,7 +13,7 @@ import pytest
 
 from ledgermq.node.controller.journal import FRAME, HEADER, NAME, Journal, check_header, frame, record_at, scan
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage.errors import Damaged, LogFenced, NoSpace, UnknownFormat
+from ledgermq.storage.files.errors import Damaged, LogFenced, NoSpace, UnknownFormat
 
 DIR = "/n1/controller"
 PATH = f"{DIR}/{NAME}"

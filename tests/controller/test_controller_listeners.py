@@ -13,7 +13,7 @@ import pytest
 from ledgermq.node.controller.beginning_anew import begin_alone, votes_of
 from ledgermq.node.controller.controller import Controller
 from ledgermq.proto.status import LedgerError
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.controller.controller_cluster import Cluster
 
 

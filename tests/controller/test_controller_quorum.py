@@ -23,9 +23,9 @@ from ledgermq.node.runtime.deadlines import bounded
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import BadRequest, Code, Conflict, LedgerError, NotFound
 from ledgermq.proto.types import Permission, TopicKind
-from ledgermq.storage.disk import DiskFile
-from ledgermq.storage.errors import Damaged
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.errors import Damaged
+from ledgermq.storage.files.ports import DiskFile
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.controller.controller_cluster import FAST, Cluster
 
 

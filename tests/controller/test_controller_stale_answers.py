@@ -12,7 +12,7 @@ from ledgermq.node.controller import snapshot, voters
 from ledgermq.node.controller.journal import Entry, Journal
 from ledgermq.node.controller.quorum import Place, Quorum
 from ledgermq.node.controller.state import State, export
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.controller.controller_cluster import FAST, SECRET, free_ports
 
 NAMES = ("n1", "n2", "n3")

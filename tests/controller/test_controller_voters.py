@@ -20,7 +20,7 @@ from ledgermq.node.controller.journal import Entry, Journal
 from ledgermq.node.controller.quorum import Place, Quorum
 from ledgermq.node.controller.state import State, export
 from ledgermq.proto.status import Conflict, LedgerError
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.controller.controller_cluster import FAST, SECRET, Cluster, free_ports
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")

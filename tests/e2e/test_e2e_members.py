@@ -16,8 +16,8 @@ import pytest
 from ledgermq.node.process.local import LocalCluster, free_ports
 from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.storage import identity as identity_files
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.state import identity as identity_files
 from tests import cluster as real
 from tests.e2e.command_line import CommandLine
 
@@ -149,7 +149,7 @@ def test_a_cluster_is_exchanged_under_load_and_loses_nothing(tmp_path: Path) -> 
 
 
 BUILD_AHEAD = """
-import ledgermq.storage.identity as identity
+import ledgermq.storage.state.identity as identity
 identity.FORMAT_MAX = 2
 """
 """As a sitecustomize module: the same program one format version ahead, which has not switched any group yet."""

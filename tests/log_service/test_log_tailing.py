@@ -18,8 +18,8 @@ from ledgermq.node.frontend.native.log_tail import LogTail
 from ledgermq.node.frontend.native.reading import look
 from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
 from ledgermq.node.frontend.native.tailing import Gone, QueueTail
-from ledgermq.storage import entry_reader
-from ledgermq.storage.log_reader import LogReader
+from ledgermq.storage.log import entry_reader
+from ledgermq.storage.log.log_reader import LogReader
 from tests.example_counts import examples
 from tests.log_service.fetch_stage import Got, Group, got
 

@@ -1,4 +1,4 @@
-"""Mutation of the product: `python -m tests.mutation --paths raft storage/log_writer.py`, by default everything in `AREAS`.
+"""Mutation of the product: `python -m tests.mutation --paths raft storage/log/log_writer.py`, by default everything in `AREAS`.
 
 Judges every mutant (`mutants.py`) by the fast tests of its area (`judging.py`), one at a time. `results.json` keeps what was found,
 function by function, and a run goes on where the last one ended: a function that is as it was is not judged again, except for mutants
@@ -32,7 +32,7 @@ COMMIT_PATH = ("durability", "entry_log", "hard_state", "log_decision", "log_rec
 AREAS: dict[str, tuple[list[str], list[str]]] = {
     "raft": (["raft/*.py"], ["tests/raft"]),
     "storage": (
-        [f"storage/{name}.py" for name in (*COMMIT_PATH, "reserve", "slots", "synced_mark")],
+        [f"storage/*/{name}.py" for name in (*COMMIT_PATH, "reserve", "slots", "synced_mark")],
         ["tests/storage", "tests/shipping"],
     ),
     "audit": (["audit/checks/*.py"], ["tests/audit"]),

@@ -18,7 +18,7 @@ from typing import Any
 
 from ledgermq.proto import kernels
 
-INSTRUMENTED = ["ledgermq.proto", "ledgermq.storage.index_files", "ledgermq.client.native"]
+INSTRUMENTED = ["ledgermq.proto", "ledgermq.storage.log.index_files", "ledgermq.client.native"]
 TARGETS = (
     "tests.proto.test_proto_ways:test_batches_and_their_ranges",
     "tests.proto.test_proto_ways:test_columns",

@@ -27,8 +27,8 @@ from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.proto.types import Draft, Range
-from ledgermq.storage.log_reader import Limits
-from ledgermq.storage.lookup import Found
+from ledgermq.storage.keys.lookup import Found
+from ledgermq.storage.log.log_reader import Limits
 from tests.contract.backend import AgreedState, Clock, LoopEngine, MemoryLink
 from tests.node_core.core_fakes import EPOCH_MS, MS, MemoryLog
 

@@ -13,9 +13,9 @@ from ledgermq.node.process.data_directory import DataDirectory
 from ledgermq.node.replica.hosting import engine
 from ledgermq.node.replica.hosting.hosted_groups import open_groups
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.storage import identity
-from ledgermq.storage.errors import Damaged, Exhausted, StorageError, UnknownFormat, Unusable
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.errors import Damaged, Exhausted, StorageError, UnknownFormat, Unusable
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.state import identity
 from tests.node.test_node_hosting import Driver, filled, single
 from tests.storage.faulty_disk import FaultyDisk
 

@@ -21,8 +21,8 @@ from ledgermq.node.process.local import LocalCluster, config_of
 from ledgermq.node.runtime import metrics, mirrored
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.storage import identity
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.state import identity
 from tests import cluster as real
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

@@ -29,8 +29,8 @@ from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
-from ledgermq.storage import log_writer
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log import log_writer
 
 NODES = ("n1", "n2", "n3")
 GROUP = "g1"

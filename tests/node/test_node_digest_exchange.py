@@ -17,9 +17,9 @@ from ledgermq.node.replica.background.pace import BUSY_REST_FACTOR, rest_s
 from ledgermq.node.replica.maintenance import digest_exchange
 from ledgermq.node.runtime import metrics
 from ledgermq.proto import peer_pb2
-from ledgermq.storage import sealed_json
-from ledgermq.storage.file_digest import digest_and_root, file_digest
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.file_digest import digest_and_root, file_digest
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.audit.damage_cases import flip
 from tests.node.test_node_retention import Stage, stage
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import errno, sys
 from ledgermq.cli import main
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 
 method, part, *arguments = sys.argv[1:]
 real = getattr(RealDisk, method)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ledgermq.node.replica.peers.formation_check import FormationCheck
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.peer_identities import PeerIdentities
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.node.test_node_peers import CLUSTER, SECRET, _fail, identity
 
 FOUNDERS = ("n1", "n2", "n3")

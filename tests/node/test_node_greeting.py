@@ -16,8 +16,8 @@ from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.peer_identities import Boots, PeerIdentities, Refused, descends
 from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.proto import peer_pb2
-from ledgermq.storage.identity import BOOTS_LISTED, note_boot
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.state.identity import BOOTS_LISTED, note_boot
 from tests.node.test_node_peers import FixedRoll, Recorder, _fail, greeter, identity, pair
 
 

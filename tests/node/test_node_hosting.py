@@ -37,14 +37,14 @@ from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.raft.config import MS
 from ledgermq.raft.transfer import Cause, LeaderChange, Reason
-from ledgermq.storage import memory
-from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
-from ledgermq.storage.heard import LastHeard
-from ledgermq.storage.identity import write_peers
-from ledgermq.storage.phases import PHASES
-from ledgermq.storage.queue_buffer import FEW_UNITS
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.snapshot import read_snapshot, write_snapshot
+from ledgermq.storage.files import memory
+from ledgermq.storage.files.errors import LogFenced, NoSpace, StorageError
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.phases import PHASES
+from ledgermq.storage.queues.queue_buffer import FEW_UNITS
+from ledgermq.storage.state.heard import LastHeard
+from ledgermq.storage.state.identity import write_peers
+from ledgermq.storage.state.snapshot import read_snapshot, write_snapshot
 from tests.storage.faulty_disk import FaultyDisk
 
 TOPIC = TopicConfig("", "t", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1)

@@ -25,7 +25,7 @@ from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, SnapshotSe
 from ledgermq.node.runtime import metrics
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import ReplicaStatus, Role
-from ledgermq.storage.errors import Damaged, LogFenced, NoSpace
+from ledgermq.storage.files.errors import Damaged, LogFenced, NoSpace
 
 FAR_NS = 1 << 62
 VIEW = GroupView("n1", 3, True, {}, {}, {})

@@ -17,8 +17,8 @@ from ledgermq.node.runtime import metrics
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage.errors import Damaged, NoSpace
-from ledgermq.storage.log_reader import Limits
+from ledgermq.storage.files.errors import Damaged, NoSpace
+from ledgermq.storage.log.log_reader import Limits
 from tests.node.test_node_hosting import Driver, single
 from tests.storage.key_material import ROOT, KeyLog, Message
 

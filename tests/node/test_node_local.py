@@ -16,7 +16,7 @@ import yaml
 
 from ledgermq.node.process.local import LocalCluster, config_of, free_ports, ports_from_base
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.storage.real_disk import DirectoryLock
+from ledgermq.storage.files.real_disk import DirectoryLock
 
 
 def test_ports_follow_the_rule_of_the_command_line() -> None:

@@ -13,10 +13,10 @@ LOG = """
 import os, sys
 from ledgermq.node.process.process import exit_on_lost_map
 from ledgermq.proto.entry_encoding import encode_messages
-from ledgermq.storage import identity
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.log_writer import make_writer
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.state import identity
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_writer import make_writer
+from ledgermq.storage.files.real_disk import RealDisk
 import numpy as np
 
 exit_on_lost_map()

@@ -41,8 +41,8 @@ from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity
 from ledgermq.raft.messages import LeftBehind, VoteReply
-from ledgermq.storage.identity import mint, read_met_by, read_peers
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.state.identity import mint, read_met_by, read_peers
 
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
 SECRET = b"0123456789abcdef"

@@ -31,8 +31,8 @@ from ledgermq.proto.control import AuditRecord
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, Credentials, operator_of, sign
 from ledgermq.proto.status import Code
-from ledgermq.storage.file_digest import file_digest
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.file_digest import file_digest
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.contract.backend import run as run_on_the_loop
 from tests.node.test_node_hosting import Driver, single
 from tests.node.test_node_retention import DirectEngine, Peers

@@ -30,9 +30,9 @@ from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.status import refused
 from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.types import Draft, GroupConfig
-from ledgermq.storage.errors import NoSpace
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.reserve import Reserve
+from ledgermq.storage.files.errors import NoSpace
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.files.reserve import Reserve
 from tests.node.test_node_hosting import Driver, single
 
 HOURS_MS = 3_600_000

@@ -15,8 +15,8 @@ from ledgermq.node.replica.background import scrubbing
 from ledgermq.node.replica.background.scrubbing import Plan, Scrub
 from ledgermq.node.replica.hosting.hosted_groups import open_groups
 from ledgermq.node.runtime import metrics
-from ledgermq.storage.errors import LogDamaged
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.node.test_node_hosting import Driver, filled, single
 
 

@@ -14,7 +14,7 @@ from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.types import Role
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 
 
 def test_a_replica_that_came_later_serves_follower_reads(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ledgermq.client.proofs.ed25519 import verified
 from ledgermq.node.frontend.proofs.signing_key import FILE, SigningKey, load_or_make
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
-from ledgermq.storage import sealed_json
+from ledgermq.storage.files import sealed_json
 
 
 def loaded(directory: Path, node: str = "n1", cluster: str = "c1", now_ms: int = 5) -> SigningKey:

@@ -11,7 +11,7 @@ from ledgermq.node.broker.ports import SyncTicket
 from ledgermq.node.replica.hosting import sync_watch
 from ledgermq.node.replica.hosting.sync_watch import QUIET_S, SyncWatch
 from ledgermq.node.runtime.metrics import REGISTRY
-from ledgermq.storage.thresholds import SYNC_ALARM_S, SYNC_WARN_S
+from ledgermq.storage.files.thresholds import SYNC_ALARM_S, SYNC_WARN_S
 
 _names = count()
 

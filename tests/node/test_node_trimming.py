@@ -17,9 +17,9 @@ from ledgermq.node.replica.background.digests import Digests
 from ledgermq.node.replica.background.disk_watch import KINDS, used_by_kind
 from ledgermq.node.replica.background.trim_reports import STEP_BYTES, Trimming
 from ledgermq.node.replica.retention.pins import PinBook
-from ledgermq.storage.file_digest import CHUNK_BYTES, file_digest
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.reserve import Reserve
+from ledgermq.storage.files.file_digest import CHUNK_BYTES, file_digest
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.files.reserve import Reserve
 from tests.storage.faulty_disk import FaultyDisk
 
 FILE = 1000

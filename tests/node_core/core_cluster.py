@@ -24,8 +24,8 @@ from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.raft.config import MS, Members, RaftConfig
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage.identity import mint
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state.identity import mint
 
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
 CREATED_MS = 1_700_000_000_000

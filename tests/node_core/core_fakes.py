@@ -33,8 +33,8 @@ from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.membership import MemberChange, changed
 from ledgermq.raft.messages import LeaderContact
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
-from ledgermq.storage.consume_queue import Minimum, QueueUnits
-from ledgermq.storage.errors import NoSpace
+from ledgermq.storage.files.errors import NoSpace
+from ledgermq.storage.queues.consume_queue import Minimum, QueueUnits
 
 Outcome = Result | Refused
 

@@ -17,7 +17,7 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.restoring import restore
 from ledgermq.proto import control, levels
 from ledgermq.raft.config import Members
-from ledgermq.storage.errors import UnknownFormat
+from ledgermq.storage.files.errors import UnknownFormat
 from tests.audit.state_records import EPOCH_MS, Scribe
 from tests.node_core.core_fakes import Bench, MemoryLog, MemoryQueues
 from tests.node_core.core_world import exported, merged

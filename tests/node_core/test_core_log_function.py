@@ -22,7 +22,7 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import ORIGIN, parse
 from ledgermq.proto.ranges import cut, tail_of
-from ledgermq.storage.errors import NoSpace
+from ledgermq.storage.files.errors import NoSpace
 from tests.example_counts import examples
 from tests.node_core.core_fakes import MemoryLog, MemoryQueues
 from tests.node_core.core_world import NAMES, World, exported, merged

@@ -11,10 +11,10 @@ import pytest
 
 from ledgermq.node.replica.retention.scrub import SCRUB_FILE, Differs, Gone, Scrubber
 from ledgermq.proto.control import SealRecord
-from ledgermq.storage import sealed_json
-from ledgermq.storage.errors import LogDamaged
-from ledgermq.storage.file_digest import file_digest
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.files.file_digest import file_digest
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.node.test_node_hosting import Driver, single
 
 SIZE = 64 << 10
@@ -207,7 +207,7 @@ def test_a_file_that_goes_while_it_is_read_is_no_damage(made: Path) -> None:
 
 def test_a_sealed_file_is_asked_from_the_medium(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cached pages say nothing about the disk, so every chunk is dropped from the cache before it is read."""
-    from ledgermq.storage.real_disk import RealFile
+    from ledgermq.storage.files.real_disk import RealFile
 
     forgotten: list[tuple[str, int, int]] = []
     monkeypatch.setattr(RealFile, "forget", lambda file, offset, length: forgotten.append((file.path, offset, length)))

@@ -32,7 +32,7 @@ from ledgermq.raft.transfer import Cause, Handover
 from ledgermq.sim import node as sim_node
 from ledgermq.sim.cases import Case
 from ledgermq.sim.settings import Settings
-from ledgermq.storage.hot_tail import HotTail
+from ledgermq.storage.log.hot_tail import HotTail
 from tests.node_core import core_cluster, core_fakes, core_world
 from tests.node_core.core_fakes import MS, SECOND, Bench, MemoryLog
 from tests.node_core.core_world import CLIENTS, LIVENESS_NS, NAMES, READERS, World

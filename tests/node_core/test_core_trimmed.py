@@ -20,9 +20,9 @@ from ledgermq.proto.control import TrimRecord
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
-from ledgermq.storage.errors import Damaged, UnknownFormat
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.errors import Damaged, UnknownFormat
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
 from tests.node_core.core_fakes import Bench
 from tests.storage.log_material import HOST, make_identity
 

@@ -22,7 +22,7 @@ from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.ranges import cut, record_of, tail_of
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft, Range
-from ledgermq.storage.index_files import make_units, unit_bytes
+from ledgermq.storage.log.index_files import make_units, unit_bytes
 from tests.proto.test_proto_layout import DRAFTS
 from tests.proto.test_proto_verify import PLACE, SEED, entries, resealed
 from tests.proto.ways import ARRAYS, LISTS, few_entries, told, told_range

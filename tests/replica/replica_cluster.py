@@ -15,10 +15,10 @@ from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, encode_messages
 from ledgermq.proto.types import Range, Role, UnsealedBatch
 from ledgermq.raft.config import MS, RaftConfig, Timing
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.identity import mint
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.state.identity import mint
 
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
 GROUP = "g1"

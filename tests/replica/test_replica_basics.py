@@ -10,7 +10,7 @@ from ledgermq.node.broker.ports import NotLeader, Replicator
 from ledgermq.node.replica.consensus.replica_boot import bootstrap, membership
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.replica.replica_cluster import CREATED_MS, NAMES, Trio, messages
 
 

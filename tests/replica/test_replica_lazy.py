@@ -16,8 +16,8 @@ from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import MS
 from ledgermq.raft.messages import Append
-from ledgermq.storage.durability import SyncJob
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log.durability import SyncJob
 from tests.replica.replica_cluster import NAMES, Node, Trio, messages
 from tests.replica.test_replica_faults import Disks
 

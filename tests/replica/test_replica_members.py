@@ -21,7 +21,7 @@ from ledgermq.proto.types import Role
 from ledgermq.raft.config import NOBODY, Members
 from ledgermq.raft.membership import Change, MemberChange
 from ledgermq.raft.messages import Append, Extent
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.replica.replica_cluster import CREATED_MS, NAMES, Node, Trio, messages, term_start
 
 JOINER = "n4"

@@ -12,7 +12,7 @@ import pytest
 
 from ledgermq.node.replica.consensus.replica_wire import decode
 from ledgermq.raft.config import MS
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.replica.replica_cluster import NAMES, TIMING, Trio, messages
 
 

@@ -12,9 +12,9 @@ from ledgermq.proto.types import Draft
 from ledgermq.raft.config import Members
 from ledgermq.raft.messages import NO_INDEX
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import LogDamaged
-from ledgermq.storage.identity import mint
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.state.identity import mint
 
 VOTERS = ("a", "b", "c")
 MORE = Members(("a", "b", "c", "d"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.proto.types import Role
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
 from tests.replica.replica_cluster import NAMES, Trio, messages
 
 

@@ -42,10 +42,10 @@ from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from ledgermq.raft.config import MS, RaftConfig
-from ledgermq.storage.identity import mint
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.state.identity import mint
 from tests.node_core.core_fakes import draft
 
 TABLE = Path(__file__).with_suffix(".json")

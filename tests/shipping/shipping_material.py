@@ -19,11 +19,11 @@ from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.types import Identity, Range
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import snapshot
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import StorageError
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.errors import StorageError
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state import snapshot
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
 from tests.storage.log_material import FILE_BYTES, HOST, make_batch, make_identity
 
 ROOT = "/data/g1"

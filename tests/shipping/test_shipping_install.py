@@ -12,11 +12,11 @@ import pytest
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.proto.types import HardState
 from ledgermq.sim.disk import ForgetfulDisk, Killed
-from ledgermq.storage import snapshot
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import DerivedLost, NoSpace, Unusable
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.errors import DerivedLost, NoSpace, Unusable
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state import snapshot
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
 from tests.shipping.shipping_material import (
     FILE_BYTES,
     MS,

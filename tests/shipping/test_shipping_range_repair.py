@@ -20,9 +20,9 @@ from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, decode
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.raft.config import Rule
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import LogDamaged, StorageError
-from ledgermq.storage.mending import MARKER
+from ledgermq.storage.files.errors import LogDamaged, StorageError
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.repair.mending import MARKER
 from tests.example_counts import examples
 from tests.shipping.shipping_material import (
     FILE_BYTES,

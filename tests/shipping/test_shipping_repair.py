@@ -18,8 +18,8 @@ from ledgermq.node.replica.shipping.shipping import Shipper, ShipperOutput
 from ledgermq.node.replica.shipping.shipping_wire import decode, encode
 from ledgermq.proto.types import HardState
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
-from ledgermq.storage.errors import LogDamaged, LogFenced, PromisesLost
-from ledgermq.storage.log_source import Facts
+from ledgermq.storage.files.errors import LogDamaged, LogFenced, PromisesLost
+from ledgermq.storage.repair.log_source import Facts
 from tests.example_counts import examples
 from tests.shipping.shipping_material import (
     FILE_BYTES,

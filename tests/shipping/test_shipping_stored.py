@@ -12,11 +12,11 @@ import pytest
 
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.sim.disk import Killed
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.file_digest import file_digest
-from ledgermq.storage.mapped_files import file_name
-from ledgermq.storage.store import GroupStore
-from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.files.file_digest import file_digest
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
+from ledgermq.storage.tiered.ports import StoreFailure
 from tests.shipping.shipping_material import (
     FILE_BYTES,
     NODES,

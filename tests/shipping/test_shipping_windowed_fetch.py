@@ -21,7 +21,7 @@ from ledgermq.node.replica.shipping.windowed_fetch import (
     SnapshotStream,
     serial,
 )
-from ledgermq.storage.log_scan import Point
+from ledgermq.storage.log.log_scan import Point
 
 SMALL = 64 << 10
 """The bytes of a small log file: a packet ends where its file ends."""

@@ -30,9 +30,9 @@ from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.shipping_pb2 import ShippingMessage
 from ledgermq.raft.messages import VoteReply
-from ledgermq.storage import sealed_json
-from ledgermq.storage.log_scan import Point
-from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.repair.log_source import Facts, LogSource, Missing, Why
 from tests.shipping.shipping_material import (
     FILE_BYTES,
     ROOT,

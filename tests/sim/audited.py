@@ -21,9 +21,9 @@ from ledgermq.sim.clients import Answer
 from ledgermq.sim.cluster import SECOND, Station
 from ledgermq.sim.node import CLUSTER_ID, CREATED_MS, Life
 from ledgermq.sim.world import World
-from ledgermq.storage import sealed_json
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.log_reader import Limits, LogReader
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.log.log_reader import Limits, LogReader
 from tests.audit.served import NODE_FILE, Here, Point, Served, connected
 
 KEY_SLOTS, KEY_UNITS = 16, 32

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage.disk import PAGE_BYTES
+from ledgermq.storage.files.ports import PAGE_BYTES
 from tests.disk_conformance import DiskConformance, Place
 
 SIZE = 4 * PAGE_BYTES

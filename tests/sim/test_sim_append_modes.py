@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledgermq.sim.faults import schedule
 from ledgermq.sim.world import World
-from ledgermq.storage.log_writer import MODES
+from ledgermq.storage.log.log_writer import MODES
 
 
 def test_each_node_appends_in_another_way() -> None:

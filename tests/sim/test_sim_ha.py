@@ -20,7 +20,7 @@ from ledgermq.sim.outcome import Outcome
 from ledgermq.sim.plan import FaultEvent, Plan, Value
 from ledgermq.sim.settings import Settings
 from ledgermq.sim.world import World
-from ledgermq.storage.disk import PAGE_BYTES
+from ledgermq.storage.files.ports import PAGE_BYTES
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 

@@ -14,8 +14,8 @@ from ledgermq.sim.faults_media import files
 from ledgermq.sim.network import MS
 from ledgermq.sim.node import Life
 from ledgermq.sim.world import World
-from ledgermq.storage.errors import LogDamaged
-from ledgermq.storage.file_digest import file_digest
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.files.file_digest import file_digest
 
 FILE_BYTES = 4 << 10
 LOOK_EVERY_NS = 25 * MS

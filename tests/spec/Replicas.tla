@@ -16,7 +16,7 @@ CONSTANTS
     Eager        \* whether steps that only enable others are taken together with those (see Model.tla)
 
 VARIABLES
-    term, vote,      \* of each node; durable in the step that changes them (storage/hard_state.py)
+    term, vote,      \* of each node; durable in the step that changes them (storage/state/hard_state.py)
     role,            \* "rests", "campaigns" or "leads"
     votes,           \* of a candidate: who voted for it
     log,             \* of each node: [terms, configs]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledgermq.storage.log_writer import MODES
+from ledgermq.storage.log.log_writer import MODES
 from tests.storage.log_material import APPEND
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from ledgermq.storage.disk import Buffer, Disk, DiskFile
+from ledgermq.storage.files.ports import Buffer, Disk, DiskFile
 
 
 class FaultyFile:

@@ -14,11 +14,11 @@ from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.log_reader import Limits, LogReader
-from ledgermq.storage.lookup import Lookup
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.keys.lookup import Lookup
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_reader import Limits, LogReader
 from tests.storage.log_material import HOST, make_identity
 
 ROOT = "/g1"

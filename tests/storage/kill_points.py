@@ -20,12 +20,12 @@ from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.layout import HEADER_BYTES, record_columns
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk, Killed
-from ledgermq.storage import snapshot
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.disk import Buffer, DiskFile
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import DerivedLost
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.errors import DerivedLost
+from ledgermq.storage.files.ports import Buffer, DiskFile
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.state import snapshot
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
 from tests.storage.log_material import HOST, make_batch, make_identity
 
 ROOT = "/data/n1/g1"

@@ -9,11 +9,11 @@ import numpy as np
 
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import Draft, Identity, UnsealedBatch
-from ledgermq.storage import identity as identities
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.log_writer import LogWriter, make_writer
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_writer import LogWriter, make_writer
+from ledgermq.storage.state import identity as identities
 
 CLUSTER = "2b1b9a6e-6f0e-4b8e-9a43-0d0f5f3f5a10"
 INCARNATION = "7c4d1c1e-9a53-4a0c-8f4f-5b1a0c9f7d21"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from ledgermq.storage import sealed_json
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged
+from ledgermq.storage.files.ports import Disk
 
 
 def read_notes(disk: Disk, root: str) -> list[dict[str, Any]]:

@@ -17,17 +17,18 @@ import pytest
 from ledgermq.cli import run
 from ledgermq.proto.types import Identity
 from ledgermq.proto.units import size_words
-from ledgermq.storage import backup as backups
-from ledgermq.storage import commands, real_disk, sealed_json
-from ledgermq.storage import identity as identities
-from ledgermq.storage.backup_manifest import MANIFEST_FILE, BadCopy, Manifest, Refused, read_manifest
-from ledgermq.storage.checkpoints import LogCheckpoint, StoreCheckpoint, read_log_checkpoint
-from ledgermq.storage.errors import Unusable
-from ledgermq.storage.identity import NodeIdentity
-from ledgermq.storage.real_disk import HeldFile, RealDisk
-from ledgermq.storage.restore import restore
-from ledgermq.storage.snapshot import read_snapshot
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.backups import backup as backups
+from ledgermq.storage.backups.backup_manifest import MANIFEST_FILE, BadCopy, Manifest, Refused, read_manifest
+from ledgermq.storage.backups.restore import restore
+from ledgermq.storage.cli import backup_commands as commands
+from ledgermq.storage.files import real_disk, sealed_json
+from ledgermq.storage.files.errors import Unusable
+from ledgermq.storage.files.real_disk import HeldFile, RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state import identity as identities
+from ledgermq.storage.state.checkpoints import LogCheckpoint, StoreCheckpoint, read_log_checkpoint
+from ledgermq.storage.state.identity import NodeIdentity
+from ledgermq.storage.state.snapshot import read_snapshot
 from tests.storage.log_material import CLUSTER, append, content, make_identity, sync
 
 DISK = RealDisk()

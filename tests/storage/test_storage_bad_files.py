@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from ledgermq.proto.layout import record_columns
-from ledgermq.storage import sealed_json, snapshot
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.errors import Damaged, DerivedLost, LogDamaged, LogFenced, PromisesLost, StorageError, UnknownFormat, Unusable
-from ledgermq.storage.identity import read_met_by, write_peers
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, DerivedLost, LogDamaged, LogFenced, PromisesLost, StorageError, UnknownFormat, Unusable
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state import snapshot
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
+from ledgermq.storage.state.identity import read_met_by, write_peers
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import FILE_BYTES, append, content, make_identity, sync
 

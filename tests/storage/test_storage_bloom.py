@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.proto.types import I32
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage.bloom import HEADER_BYTES, Bloom, StoredBloom
+from ledgermq.storage.keys.bloom import HEADER_BYTES, Bloom, StoredBloom
 
 KEYS = 20_000
 PATH = "/filter"

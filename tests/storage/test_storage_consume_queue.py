@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ledgermq.proto.layout import Columns
-from ledgermq.storage.consume_queue import ConsumeQueues
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import DerivedLost, NoSpace
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.errors import DerivedLost, NoSpace
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.queues.consume_queue import ConsumeQueues
 from tests.storage.faulty_disk import FaultyDisk
 
 FILE_BYTES = 200

@@ -20,10 +20,10 @@ from ledgermq.proto.entry_sealing import seal
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage.disk import PAGE_BYTES
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import Damaged
-from ledgermq.storage.log_decision import ROWS
+from ledgermq.storage.files.errors import Damaged
+from ledgermq.storage.files.ports import PAGE_BYTES
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_decision import ROWS
 from tests.storage.log_material import FILE_BYTES, HOST, make_batch, make_identity
 
 LOG = "/g1"
@@ -330,7 +330,7 @@ def test_a_mark_beyond_the_log_is_damage() -> None:
     """A mark that names more than the files hold: what was synced is gone."""
     form = template(filler=True, marked=MARKED)
     disk = copy.deepcopy(form.disk)
-    from ledgermq.storage.synced_mark import SyncedMarkFile
+    from ledgermq.storage.log.synced_mark import SyncedMarkFile
 
     mark = SyncedMarkFile.open(disk, f"{LOG}/syncedmark", IDENTITY.log_id)
     mark.write_and_sync(SyncedMark(99, 500, 40 * FILE_BYTES, 1))

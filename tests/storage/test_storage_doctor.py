@@ -17,10 +17,8 @@ import pytest
 
 from ledgermq.cli import run
 from ledgermq.proto import kernels
-from ledgermq.storage import doctor, doctor_commands, doctor_facts, sealed_json
-from ledgermq.storage import identity as identities
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.doctor import (
+from ledgermq.storage.cli import doctor, doctor_commands, doctor_facts
+from ledgermq.storage.cli.doctor import (
     GIB,
     KIB,
     MIB,
@@ -36,9 +34,12 @@ from ledgermq.storage.doctor import (
     probe_bytes,
     reading,
 )
-from ledgermq.storage.identity import NodeIdentity
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state import identity as identities
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
+from ledgermq.storage.state.identity import NodeIdentity
 from tests.storage.log_material import CLUSTER, append, content, make_identity
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import SyncedMark
-from ledgermq.storage.durability import Durability, Fence, SyncJob
-from ledgermq.storage.errors import LogFenced
+from ledgermq.storage.files.errors import LogFenced
+from ledgermq.storage.log.durability import Durability, Fence, SyncJob
 
 MARKS = [SyncedMark(1 + index // 4, index, 100 * index, index) for index in range(10)]
 

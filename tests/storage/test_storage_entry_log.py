@@ -12,10 +12,10 @@ import pytest
 
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Range
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import BadRange, LogDamaged, LogFenced, NoSpace
-from ledgermq.storage.index_files import make_units
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.errors import BadRange, LogDamaged, LogFenced, NoSpace
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.index_files import make_units
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import (
     APPEND,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ledgermq.proto.log_tree import FileLeaf, inclusion_path
-from ledgermq.storage import entry_proof
-from ledgermq.storage.entry_proof import prove_entry
-from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.log import entry_proof
+from ledgermq.storage.log.entry_proof import prove_entry
 from tests.proto.test_entries_tree import entry, plain_root
 
 FIRST, BASE = 100, 5000

@@ -13,12 +13,13 @@ import pytest
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import entry_log, mapped_files, memory
-from ledgermq.storage.disk import PAGE_BYTES, DiskFile
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import Exhausted, LogDamaged
-from ledgermq.storage.log_writer import MODES, make_writer
-from ledgermq.storage.synced_mark import SyncedMarkFile
+from ledgermq.storage.files import mapped_files, memory
+from ledgermq.storage.files.errors import Exhausted, LogDamaged
+from ledgermq.storage.files.ports import PAGE_BYTES, DiskFile
+from ledgermq.storage.log import entry_log
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_writer import MODES, make_writer
+from ledgermq.storage.log.synced_mark import SyncedMarkFile
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import HOST, make_batch, make_identity, sync
 

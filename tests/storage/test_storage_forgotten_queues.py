@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.storage.consume_queue import ConsumeQueues
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.queue_buffer import BufferedQueues
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.queues.consume_queue import ConsumeQueues
+from ledgermq.storage.queues.queue_buffer import BufferedQueues
 from tests.storage.test_storage_consume_queue import FILE_BYTES, columns, run
 
 KINDS = [ConsumeQueues, BufferedQueues]

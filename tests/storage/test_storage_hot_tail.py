@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.proto.types import Range
-from ledgermq.storage import hot_tail
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.hot_tail import HotTail
+from ledgermq.storage.log import hot_tail
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.hot_tail import HotTail
 from tests.example_counts import examples
 from tests.storage.log_material import HOST, make_batch, new_log
 

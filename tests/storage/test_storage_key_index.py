@@ -12,9 +12,9 @@ import pytest
 from ledgermq.proto.key_columns import key_hash
 from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.sim.disk import ForgetfulDisk, Killed
-from ledgermq.storage import key_file, key_index
-from ledgermq.storage.errors import Damaged, NoSpace
-from ledgermq.storage.key_index import KeyIndex, name_of
+from ledgermq.storage.files.errors import Damaged, NoSpace
+from ledgermq.storage.keys import key_file, key_index
+from ledgermq.storage.keys.key_index import KeyIndex, name_of
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.key_material import BEGIN_MS, DATA_BYTES, ROOT, KeyLog, Message, official_files
 

@@ -15,7 +15,7 @@ import pytest
 
 from ledgermq.proto.types import HardState
 from ledgermq.sim.disk import ForgetfulDisk, Killed
-from ledgermq.storage.slots import SlotFile
+from ledgermq.storage.files.slots import SlotFile
 from tests.storage.key_material import KeyLog, official_files
 from tests.storage.kill_points import DIVISIBLE, Act, KillDisk, Owner, Promises, after_power_cut, crashes, prepared, run, verify
 from tests.storage.test_storage_key_index import some as some_messages

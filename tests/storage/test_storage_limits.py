@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from ledgermq.proto.layout import record_columns
-from ledgermq.storage.consume_queue import ConsumeQueues
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import Exhausted, LogFenced, NoSpace, Unusable, explain
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.errors import Exhausted, LogFenced, NoSpace, Unusable, explain
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.queues.consume_queue import ConsumeQueues
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import append, log_bytes, make_identity, new_log, reopen, sync
 
@@ -160,7 +160,7 @@ def test_every_failure_of_a_start_is_explained(name: str, kind: type[Exception],
 REAL = """
 import os, resource, sys
 from pathlib import Path
-from ledgermq.storage.errors import Exhausted
+from ledgermq.storage.files.errors import Exhausted
 from tests.storage.log_material import append, new_log, reopen, sync
 
 directory = Path(sys.argv[1])

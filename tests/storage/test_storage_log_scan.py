@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.storage import log_scan
-from ledgermq.storage.index_files import IndexFiles, make_units
-from ledgermq.storage.log_scan import Disagreement, Piece, Point, Walker, add_runs, check_units, first_nonzero, is_place
-from ledgermq.storage.mapped_files import MappedFiles
-from ledgermq.storage.placing import BLANK_BYTES, make_blank
+from ledgermq.storage.files.mapped_files import MappedFiles
+from ledgermq.storage.log import log_scan
+from ledgermq.storage.log.index_files import IndexFiles, make_units
+from ledgermq.storage.log.log_scan import Disagreement, Piece, Point, Walker, add_runs, check_units, first_nonzero, is_place
+from ledgermq.storage.log.placing import BLANK_BYTES, make_blank
 from tests.storage.test_storage_mending import IDENTITY, LAST, ROOT, SIZE, Log
 
 PER_CHUNK = 2_000

@@ -14,11 +14,13 @@ import pytest
 
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import memory
-from ledgermq.storage.disk import Disk, DiskFile
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import Exhausted, LogFenced
-from ledgermq.storage.log_writer import (
+from ledgermq.storage.files import memory
+from ledgermq.storage.files.errors import Exhausted, LogFenced
+from ledgermq.storage.files.mapped_files import Submit, Warmth, run_now
+from ledgermq.storage.files.ports import Disk, DiskFile
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_writer import (
     COPY_LEAST_BYTES,
     MODES,
     REMEMBERED_SYNCS,
@@ -27,8 +29,6 @@ from ledgermq.storage.log_writer import (
     PoolWriter,
     make_writer,
 )
-from ledgermq.storage.mapped_files import Submit, Warmth, run_now
-from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import append, make_identity, sync
 

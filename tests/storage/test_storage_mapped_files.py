@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import mapped_files, memory
-from ledgermq.storage.disk import PAGE_BYTES, Disk, DiskFile
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.log_writer import LogWriter
-from ledgermq.storage.mapped_files import COLD_SWEEPS, MAPS_MAX, SWEEP_EVERY, MappedFiles, Warmth, file_name
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files import mapped_files, memory
+from ledgermq.storage.files.mapped_files import COLD_SWEEPS, MAPS_MAX, SWEEP_EVERY, MappedFiles, Warmth, file_name
+from ledgermq.storage.files.ports import PAGE_BYTES, Disk, DiskFile
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_writer import LogWriter
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import HOST, make_batch, make_identity, new_log
 

@@ -13,16 +13,16 @@ import pytest
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import mapped_files
-from ledgermq.storage import mending as mending_module
-from ledgermq.storage.begin import Begin, whole
-from ledgermq.storage.disk import PAGE_BYTES
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import Damaged, NoSpace
-from ledgermq.storage.log_scan import Point, next_chain
-from ledgermq.storage.mapped_files import file_name
-from ledgermq.storage.mending import MARK, MARKER, Good, Mending, _Tolerant
-from ledgermq.storage.placing import BLANK_BYTES
+from ledgermq.storage.files import mapped_files
+from ledgermq.storage.files.errors import Damaged, NoSpace
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.files.ports import PAGE_BYTES
+from ledgermq.storage.log.begin import Begin, whole
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_scan import Point, next_chain
+from ledgermq.storage.log.placing import BLANK_BYTES
+from ledgermq.storage.repair import mending as mending_module
+from ledgermq.storage.repair.mending import MARK, MARKER, Good, Mending, _Tolerant
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import append, make_identity, sync
 

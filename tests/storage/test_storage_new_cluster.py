@@ -22,23 +22,24 @@ from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import RAFT_TOPIC
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk, Killed
-from ledgermq.storage import identity as identities
-from ledgermq.storage import recover_commands, sealed_json
-from ledgermq.storage.backup import backup
-from ledgermq.storage.backup_manifest import Refused
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.doctor import examine
-from ledgermq.storage.doctor_commands import as_text
-from ledgermq.storage.doctor_facts import look_at_node, read_facts
-from ledgermq.storage.errors import LogDamaged, Unusable
-from ledgermq.storage.heard import HEARD_FILE, LastHeard, heard_value
-from ledgermq.storage.identity import NodeIdentity, write_node
-from ledgermq.storage.new_cluster import begin_anew, survey
-from ledgermq.storage.real_disk import DirectoryLock, RealDisk
-from ledgermq.storage.recovered import read_recovery
-from ledgermq.storage.restore import restore
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.backups.backup import backup
+from ledgermq.storage.backups.backup_manifest import Refused
+from ledgermq.storage.backups.restore import restore
+from ledgermq.storage.cli import recover_commands
+from ledgermq.storage.cli.doctor import examine
+from ledgermq.storage.cli.doctor_commands import as_text
+from ledgermq.storage.cli.doctor_facts import look_at_node, read_facts
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import LogDamaged, Unusable
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.files.real_disk import DirectoryLock, RealDisk
+from ledgermq.storage.group.new_cluster import begin_anew, survey
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state import identity as identities
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
+from ledgermq.storage.state.heard import HEARD_FILE, LastHeard, heard_value
+from ledgermq.storage.state.identity import NodeIdentity, write_node
+from ledgermq.storage.state.recovered import read_recovery
 from tests.storage.kill_points import DIVISIBLE, KillDisk, after_power_cut
 from tests.storage.log_material import CLUSTER, FILE_BYTES, HOST, make_batch, make_identity
 from tests.terminal import Typed

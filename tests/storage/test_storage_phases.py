@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ledgermq.storage.phases import PHASES, Phases
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log.phases import PHASES, Phases
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import RealDisk, append, make_identity
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ledgermq.proto.layout import BLANK_MAGIC
 from ledgermq.proto.types import Range
-from ledgermq.storage import placing
-from ledgermq.storage.placing import BLANK, BLANK_BYTES, is_placed, make_blank, place, whole_blank
+from ledgermq.storage.log import placing
+from ledgermq.storage.log.placing import BLANK, BLANK_BYTES, is_placed, make_blank, place, whole_blank
 
 FILE_BYTES = 1000
 SIZES = st.lists(st.integers(139, FILE_BYTES - BLANK_BYTES), min_size=1, max_size=30)

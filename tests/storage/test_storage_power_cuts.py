@@ -13,15 +13,15 @@ import pytest
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import log_recovery
-from ledgermq.storage.disk import PAGE_BYTES
-from ledgermq.storage.durability import SyncJob
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import LogFenced
-from ledgermq.storage.hard_state import HardStateFile
-from ledgermq.storage.log_writer import MODES, make_writer
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.errors import LogFenced
+from ledgermq.storage.files.ports import PAGE_BYTES
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log import log_recovery
+from ledgermq.storage.log.durability import SyncJob
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_writer import MODES, make_writer
+from ledgermq.storage.state.hard_state import HardStateFile
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import HOST, append, make_batch, make_identity, new_log
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from ledgermq.proto.layout import Columns
-from ledgermq.storage import queue_buffer
-from ledgermq.storage.consume_queue import UNIT_BYTES, ConsumeQueues
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import NoSpace
-from ledgermq.storage.queue_buffer import BufferedQueues
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.errors import NoSpace
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.queues import queue_buffer
+from ledgermq.storage.queues.consume_queue import UNIT_BYTES, ConsumeQueues
+from ledgermq.storage.queues.queue_buffer import BufferedQueues
 from tests.storage.faulty_disk import FaultyDisk
 
 FILE_BYTES = 200
@@ -293,6 +293,6 @@ def test_trim_sees_what_waits_and_carrying_it_out_writes_none_of_it(tmp_path: Pa
 def test_nothing_is_imported_amid_an_append() -> None:
     """NumPy loads parts of itself at their first use; an engine must not wait for that."""
     look = "known = set(sys.modules); numpy.unique(numpy.array([1, 1])); print(set(sys.modules) - known)"
-    program = f"import sys, ledgermq.storage.queue_buffer, numpy; {look}"
+    program = f"import sys, ledgermq.storage.queues.queue_buffer, numpy; {look}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ledgermq.proto.layout import Columns
-from ledgermq.storage.consume_queue import PRE_BLANK, UNIT_BYTES, ConsumeQueues
-from ledgermq.storage.errors import LogDamaged
-from ledgermq.storage.queue_reader import QueueReader
-from ledgermq.storage.real_disk import RealDisk, RealFile
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.files.real_disk import RealDisk, RealFile
+from ledgermq.storage.queues.consume_queue import PRE_BLANK, UNIT_BYTES, ConsumeQueues
+from ledgermq.storage.queues.queue_reader import QueueReader
 
 FILE_BYTES = 200
 

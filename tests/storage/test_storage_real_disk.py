@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.storage import memory
-from ledgermq.storage.disk import PAGE_BYTES, Disk
-from ledgermq.storage.real_disk import DirectoryLock, RealDisk, RealFile
+from ledgermq.storage.files import memory
+from ledgermq.storage.files.ports import PAGE_BYTES, Disk
+from ledgermq.storage.files.real_disk import DirectoryLock, RealDisk, RealFile
 from tests.disk_conformance import DiskConformance
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.storage import log_recovery
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import Damaged, LogFenced, Unusable
-from ledgermq.storage.log_decision import ROWS, Above, Act, Below, decide
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.errors import Damaged, LogFenced, Unusable
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log import log_recovery
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_decision import ROWS, Above, Act, Below, decide
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import FILE_BYTES, append, content, log_bytes, make_identity, new_log, reopen, sync
 
@@ -441,7 +441,7 @@ def test_mark_of_another_log_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log/syncedmark"
     path.unlink()
     from ledgermq.proto.types import SyncedMark
-    from ledgermq.storage.synced_mark import SyncedMarkFile
+    from ledgermq.storage.log.synced_mark import SyncedMarkFile
 
     other = "11111111-2222-3333-4444-555555555555"
     SyncedMarkFile.create(RealDisk(), str(path), other, SyncedMark()).close()

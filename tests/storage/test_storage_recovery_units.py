@@ -11,11 +11,12 @@ import pytest
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import log_recovery, mapped_files
-from ledgermq.storage.disk import DiskFile
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.log_scan import Point
-from ledgermq.storage.synced_mark import SyncedMarkFile
+from ledgermq.storage.files import mapped_files
+from ledgermq.storage.files.ports import DiskFile
+from ledgermq.storage.log import log_recovery
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.log.synced_mark import SyncedMarkFile
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.test_storage_entry_reads import BODIES, IDENTITY, ROOT, SIZE, TERMS, Entry, written
 

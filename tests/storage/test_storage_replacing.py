@@ -10,9 +10,9 @@ import pytest
 
 from ledgermq.proto.repair_plan import DirectoryRepair, FileRepair, MarkRepair, Piece
 from ledgermq.sim.disk import ForgetfulDisk, Killed
-from ledgermq.storage.errors import Damaged, LogDamaged, NoSpace, Unusable
-from ledgermq.storage.mending import MARKER
-from ledgermq.storage.replacing import FENCE, SourceChanged, carry_out
+from ledgermq.storage.files.errors import Damaged, LogDamaged, NoSpace, Unusable
+from ledgermq.storage.repair.mending import MARKER
+from ledgermq.storage.repair.replacing import FENCE, SourceChanged, carry_out
 from tests.shipping.shipping_material import FILE_BYTES, ROOT, Replica, Wire, identity_of, log_of, replicas, run, write_snapshot
 from tests.shipping.test_shipping_repair import data, entry_places, overwrite
 from tests.storage.kill_points import DIVISIBLE, KillDisk, after_power_cut

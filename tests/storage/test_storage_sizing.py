@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq import cli
-from ledgermq.storage.sizing import (
+from ledgermq.storage.cli.sizing import (
     FIGURES,
     GIB,
     KIB,

@@ -13,15 +13,15 @@ import crc32c
 import pytest
 
 from ledgermq.proto.types import HardState, SyncedMark
-from ledgermq.storage.disk import PAGE_BYTES, DiskFile
-from ledgermq.storage.errors import Damaged, PromisesLost, UnknownFormat, Unusable
-from ledgermq.storage.hard_state import HardStateFile, erase_hard_state_fill, raise_term
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.recovered import RECOVERY_FILE, as_recovered, read_recovery
-from ledgermq.storage.reserve import Reserve
-from ledgermq.storage.sealed_json import write as write_sealed
-from ledgermq.storage.slots import SlotFile, erase_fill, peek
-from ledgermq.storage.synced_mark import SyncedMarkFile, erase_mark_fill, read_mark
+from ledgermq.storage.files.errors import Damaged, PromisesLost, UnknownFormat, Unusable
+from ledgermq.storage.files.ports import PAGE_BYTES, DiskFile
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.files.reserve import Reserve
+from ledgermq.storage.files.sealed_json import write as write_sealed
+from ledgermq.storage.files.slots import SlotFile, erase_fill, peek
+from ledgermq.storage.log.synced_mark import SyncedMarkFile, erase_mark_fill, read_mark
+from ledgermq.storage.state.hard_state import HardStateFile, erase_hard_state_fill, raise_term
+from ledgermq.storage.state.recovered import RECOVERY_FILE, as_recovered, read_recovery
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import make_identity
 

@@ -10,14 +10,15 @@ import crc32c
 import pytest
 
 from ledgermq.proto.types import HardState, SyncedMark
-from ledgermq.storage import checkpoints, identity, sealed_json, snapshot
-from ledgermq.storage.disk import PAGE_BYTES
-from ledgermq.storage.errors import Damaged, UnknownFormat, Unusable
-from ledgermq.storage.hard_state import HardStateFile
-from ledgermq.storage.identity import NodeIdentity
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.slots import SlotFile
-from ledgermq.storage.synced_mark import SyncedMarkFile
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, UnknownFormat, Unusable
+from ledgermq.storage.files.ports import PAGE_BYTES
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.files.slots import SlotFile
+from ledgermq.storage.log.synced_mark import SyncedMarkFile
+from ledgermq.storage.state import checkpoints, identity, snapshot
+from ledgermq.storage.state.hard_state import HardStateFile
+from ledgermq.storage.state.identity import NodeIdentity
 from tests.storage.log_material import CLUSTER, INCARNATION, make_identity
 
 DISK = RealDisk()

@@ -13,11 +13,12 @@ import pytest
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import identity, snapshot, store
-from ledgermq.storage.checkpoints import LogCheckpoint, StoreCheckpoint
-from ledgermq.storage.errors import LogFenced, NoSpace, PromisesLost, StorageError, UnknownFormat, Unusable
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.errors import LogFenced, NoSpace, PromisesLost, StorageError, UnknownFormat, Unusable
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.group import store
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.state import identity, snapshot
+from ledgermq.storage.state.checkpoints import LogCheckpoint, StoreCheckpoint
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import append, content, make_identity, sync
 
@@ -153,7 +154,7 @@ def test_environment_errors_have_their_codes(tmp_path: Path) -> None:
 def test_unknown_format_is_refused(tmp_path: Path) -> None:
     """A directory of a later version is not opened."""
     root = created(tmp_path / "g1")
-    from ledgermq.storage import sealed_json
+    from ledgermq.storage.files import sealed_json
 
     value = sealed_json.read(DISK, f"{root}/identity.json")
     sealed_json.write(DISK, f"{root}/identity.json", {**value, "format_version": 2})

@@ -11,13 +11,13 @@ import pytest
 
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.layout import Columns
-from ledgermq.storage import sealed_json
-from ledgermq.storage.begin import Begin, read_begin, write_begin
-from ledgermq.storage.consume_queue import PRE_BLANK, ConsumeQueues
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import Damaged, DerivedLost, LogFenced, NoSpace, UnknownFormat, Unusable
-from ledgermq.storage.real_disk import RealDisk, RealFile
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, DerivedLost, LogFenced, NoSpace, UnknownFormat, Unusable
+from ledgermq.storage.files.real_disk import RealDisk, RealFile
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log.begin import Begin, read_begin, write_begin
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.queues.consume_queue import PRE_BLANK, ConsumeQueues
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.log_material import FILE_BYTES, append, make_identity, new_log, reopen, sync
 

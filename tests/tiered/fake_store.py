@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ledgermq.storage.tiered.object_store import AccessDenied, ObjectMissing, StoreFailure
+from ledgermq.storage.tiered.ports import AccessDenied, ObjectMissing, StoreFailure
 
 
 class FakeStore:

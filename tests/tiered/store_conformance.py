@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledgermq.storage.tiered.object_store import PART_BYTES, ObjectMissing, ObjectStore
+from ledgermq.storage.tiered.ports import PART_BYTES, ObjectMissing, ObjectStore
 
 
 class Broken(Exception):

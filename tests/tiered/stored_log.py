@@ -16,11 +16,11 @@ from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.begin import Begin
 from ledgermq.storage.tiered import manifests
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.tiered.ports import StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
 from ledgermq.storage.tiered.stored_parts import Ranges
 from ledgermq.storage.tiered.tier_reader import LocalBegin, TierReader

@@ -18,10 +18,11 @@ from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.node.broker.calls.member_calls import RaiseLevel
 from ledgermq.proto.control import LevelRecord
-from ledgermq.storage import identity, sealed_json
-from ledgermq.storage.identity import NodeIdentity
-from ledgermq.storage.mapped_files import file_name
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.state import identity
+from ledgermq.storage.state.identity import NodeIdentity
 from tests.tiered.fake_store import FakeStore
 from tests.tiered.test_tiered_carrying import TieredStage
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.storage import sealed_json
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.begin import Begin
 from ledgermq.storage.tiered import catalogue, manifests
 from ledgermq.storage.tiered.catalogue import Catalogue
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.tiered.ports import StoreFailure
 from ledgermq.storage.tiered.transfer import WrongObject
 from tests.tiered.fake_store import FakeStore
 from tests.tiered.stored_log import FILES, SIZE, StoredLog, make_log

@@ -25,8 +25,8 @@ from ledgermq.proto.layout import java_hash
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, GroupConfig
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.tiered.ports import StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
 from ledgermq.storage.tiered.tier_reader import TierReader
 from ledgermq.storage.tiered.transfer import WrongObject

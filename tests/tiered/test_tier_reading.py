@@ -10,11 +10,11 @@ import pytest
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
-from ledgermq.storage import sealed_json
+from ledgermq.storage.files import sealed_json
 from ledgermq.storage.tiered import begins, index_part, manifests
 from ledgermq.storage.tiered.index_part import IndexHead
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.tiered.ports import StoreFailure
 from ledgermq.storage.tiered.tier_reader import LocalBegin, NotHere
 from ledgermq.storage.tiered.transfer import WrongObject
 from tests.tiered.stored_log import FILES, QUEUES, RARE, Reading, StoredLog, make_log

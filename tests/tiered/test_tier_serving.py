@@ -36,8 +36,8 @@ from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import Draft
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.tiered.object_store import AccessDenied, Answered, StoreFailure
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.tiered.ports import AccessDenied, Answered, StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
 from tests.tiered.stored_log import another_reader, topic
 from tests.tiered.test_tiered_carrying import SIZE, TieredStage

@@ -22,9 +22,9 @@ from ledgermq.audit.reading import objects, stored_logs
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.report import as_text
 from ledgermq.cli import run
-from ledgermq.storage import sealed_json
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.mapped_files import file_name
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.log.begin import Begin
 from ledgermq.storage.tiered import begins
 from ledgermq.storage.tiered.begins import begin_key, snapshot_key
 from tests.tiered.stored_objects import URL, Case, Stored, in_memory, serve

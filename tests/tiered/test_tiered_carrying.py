@@ -15,12 +15,12 @@ from ledgermq.node.replica.maintenance.tiering import NO_DIGEST, NOT_UPLOADED, P
 from ledgermq.node.replica.retention.retention_rules import STORE, Pin
 from ledgermq.node.runtime import metrics
 from ledgermq.proto.control import LevelRecord
-from ledgermq.storage import sealed_json
-from ledgermq.storage.file_digest import file_digest
-from ledgermq.storage.mapped_files import file_name
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.file_digest import file_digest
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.tiered import manifests
-from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.tiered.ports import StoreFailure
 from tests.node.test_node_retention import HOURS_MS, Stage
 from tests.tiered.fake_store import FakeStore
 

@@ -21,10 +21,10 @@ from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.spark.task_access import TaskAccess
 from ledgermq.audit.works import Work
 from ledgermq.proto.signature import Credentials
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.file_digest import file_digest
-from ledgermq.storage.mapped_files import file_name
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.files.file_digest import file_digest
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.begin import Begin
 from ledgermq.storage.tiered import begins, manifests
 from ledgermq.storage.tiered.begins import begin_key, snapshot_key
 from ledgermq.storage.tiered.controller_files import ControllerFiles, pack

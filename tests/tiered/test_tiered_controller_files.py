@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from ledgermq.storage import sealed_json
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged
 from ledgermq.storage.tiered import controller_files
 from ledgermq.storage.tiered.controller_files import ControllerFiles, pack, unpack
 

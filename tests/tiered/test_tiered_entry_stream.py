@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from ledgermq.audit.spark.running_source import EntryStreamReader
 from ledgermq.audit.spark.source import LedgermqSource
-from ledgermq.storage.begin import Begin
+from ledgermq.storage.log.begin import Begin
 from ledgermq.storage.tiered import begins
 from ledgermq.storage.tiered.begins import begin_key, snapshot_key
 from tests.audit.client_cases import write_clients

@@ -10,9 +10,9 @@ import pytest
 
 from ledgermq.audit.reading import objects
 from ledgermq.node.frontend.security import minting
-from ledgermq.storage.errors import Unusable
+from ledgermq.storage.files.errors import Unusable
 from ledgermq.storage.tiered import manifests
-from ledgermq.storage.tiered.object_store import AccessDenied, Answered, ObjectMissing, StoreFailure
+from ledgermq.storage.tiered.ports import AccessDenied, Answered, ObjectMissing, StoreFailure
 from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place, split_url
 from tests.tiered.scripted_s3 import ScriptedS3, refusal, scripted_s3
 

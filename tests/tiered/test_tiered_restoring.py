@@ -14,14 +14,15 @@ import pytest
 
 from ledgermq.cli import run
 from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.storage import identity, sealed_json
-from ledgermq.storage.backup_manifest import BadCopy, Refused
-from ledgermq.storage.mapped_files import file_name
-from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.backups.backup_manifest import BadCopy, Refused
+from ledgermq.storage.backups.tier_restore import HeldLog, restore_from_store
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.state import identity
 from ledgermq.storage.tiered import s3
 from ledgermq.storage.tiered.controller_files import pack, unpack
-from ledgermq.storage.tiered.object_store import StoreFailure
-from ledgermq.storage.tiered.restoring import HeldLog, restore_from_store
+from ledgermq.storage.tiered.ports import StoreFailure
 from tests.node.test_node_hosting import Driver, single
 from tests.tiered.fake_store import FakeStore
 from tests.tiered.test_tiered_carrying import SIZE, TieredStage

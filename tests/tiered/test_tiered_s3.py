@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.storage.errors import Unusable
+from ledgermq.storage.files.errors import Unusable
 from ledgermq.storage.tiered import s3
-from ledgermq.storage.tiered.object_store import PART_BYTES, AccessDenied, StoreFailure
+from ledgermq.storage.tiered.ports import PART_BYTES, AccessDenied, StoreFailure
 from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
 from tests.tiered.s3_servers import Server, program, serving, write_credentials
 from tests.tiered.store_conformance import StoreConformance

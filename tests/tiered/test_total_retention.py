@@ -15,14 +15,14 @@ import pytest
 from ledgermq.node.replica.background.file_carrier import FileCarrier
 from ledgermq.node.replica.maintenance.tiering import TOTAL_EVERY_S
 from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
-from ledgermq.storage import sealed_json
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.real_disk import RealDisk
-from ledgermq.storage.snapshot import read_snapshots
+from ledgermq.storage.backups.tier_restore import HeldLog, check_store, restore_from_store
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.real_disk import RealDisk
+from ledgermq.storage.log.begin import Begin
+from ledgermq.storage.state.snapshot import read_snapshots
 from ledgermq.storage.tiered import begins, manifests
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.object_store import AccessDenied, StoreFailure
-from ledgermq.storage.tiered.restoring import HeldLog, check_store, restore_from_store
+from ledgermq.storage.tiered.ports import AccessDenied, StoreFailure
 from ledgermq.storage.tiered.total_retention import TotalLimits, TotalRetention, due
 from tests.node.test_node_hosting import Driver, single
 from tests.tiered.fake_store import FakeStore

@@ -12,7 +12,7 @@ from typing import Any
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Range
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.files.errors import Damaged
 
 
 def copy_of(store: Any, node: str, group: str, index: int) -> tuple[admin_pb2.ReplicaCopy, Range | None]:

@@ -30,9 +30,9 @@ from ledgermq.proto.names import HALF_TOPIC, TIMER_TOPIC, parse_stored
 from ledgermq.proto.properties import MESSAGE_ID, ORIGIN, REAL_TOPIC, parse
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import Range
-from ledgermq.storage.errors import Damaged
-from ledgermq.storage.lookup import TIME_MAX
-from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.files.errors import Damaged
+from ledgermq.storage.keys.lookup import TIME_MAX
+from ledgermq.storage.tiered.ports import StoreFailure
 from ledgermq.storage.tiered.tier_reader import TierReader
 from ledgermq.storage.tiered.transfer import WrongObject
 

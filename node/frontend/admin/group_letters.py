@@ -19,7 +19,7 @@ from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import DELIVERY_TOPIC, is_dead_letter_topic, parent_of, parse_member
 from ledgermq.proto.properties import parse
 from ledgermq.proto.status import Code, fail, refused
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.files.errors import Damaged
 
 PAGE = 64
 PAGE_BYTES = 1 << 20

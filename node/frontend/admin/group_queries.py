@@ -54,9 +54,9 @@ from ledgermq.proto.properties import DELIVER_MS, REAL_QUEUE, REAL_TOPIC, Fields
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
-from ledgermq.storage.errors import Damaged
-from ledgermq.storage.lookup import TIME_MAX, Lookup
-from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.files.errors import Damaged
+from ledgermq.storage.keys.lookup import TIME_MAX, Lookup
+from ledgermq.storage.tiered.ports import StoreFailure
 from ledgermq.storage.tiered.tier_reader import TierReader
 from ledgermq.storage.tiered.transfer import WrongObject
 

@@ -19,7 +19,7 @@ from ledgermq.proto.properties import UNDECODED
 from ledgermq.proto.properties import decode as decode_properties
 from ledgermq.proto.status import refused
 from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
-from ledgermq.storage.lookup import Found, Lookup
+from ledgermq.storage.keys.lookup import Found, Lookup
 from ledgermq.storage.tiered.tier_reader import TierReader
 
 ANSWER_MAX = 1000

@@ -37,7 +37,7 @@ from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.control import AuditRecord
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.proto.token_bucket import TokenBucket
-from ledgermq.storage.errors import StorageError
+from ledgermq.storage.files.errors import StorageError
 
 SERVICE = "ledgermq.v1.Replicas"
 PREFIX = f"{SERVICE}/"

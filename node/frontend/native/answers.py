@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ledgermq.proto.types import I32
-from ledgermq.storage.entry_reader import Piece
+from ledgermq.storage.log.entry_reader import Piece
 
 _ENTRIES = 0x12
 """Tag of field 2 of FetchResponse, length-delimited."""

@@ -14,7 +14,7 @@ import numpy as np
 from ledgermq.node.broker.recent import Applied
 from ledgermq.node.frontend.native.answers import Answer, Batch, entries_answer
 from ledgermq.node.frontend.native.sources import GroupSource
-from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.files.errors import LogDamaged
 
 ALL = -1
 """The queue number of entries that are read by log index."""

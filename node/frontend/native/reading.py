@@ -20,8 +20,8 @@ from ledgermq.node.frontend.native.answers import Batch
 from ledgermq.proto.layout import ENTRY_MIN_BYTES, HEADER_BYTES
 from ledgermq.proto.time_epochs import TimeEpochs
 from ledgermq.proto.types import I32, I64
-from ledgermq.storage.entry_reader import EntryReader, Piece
-from ledgermq.storage.queue_reader import QueueReader
+from ledgermq.storage.log.entry_reader import EntryReader, Piece
+from ledgermq.storage.queues.queue_reader import QueueReader
 
 UNITS_MAX = 8192
 """The most units of a consume queue that are read at once."""

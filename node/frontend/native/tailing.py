@@ -23,8 +23,8 @@ from ledgermq.node.frontend.native.reading import Ends, look, waiting
 from ledgermq.node.frontend.native.sources import GroupSource
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import I32, I64
-from ledgermq.storage.entry_reader import Piece, gather
-from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.log.entry_reader import Piece, gather
 
 NOT_READ = 1 << 62
 """The next offset of a queue that the reader did not ask for; no message reaches it."""

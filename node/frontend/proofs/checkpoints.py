@@ -33,9 +33,9 @@ from ledgermq.proto.levels import TREE_LEVEL
 from ledgermq.proto.log_tree import FileLeaf, consistency_path, inclusion_path, tree_root
 from ledgermq.proto.signed_notes import Checkpoint, LogName, Note, format_note, parse_note, sign
 from ledgermq.proto.status import Code, LedgerError, fail, refused
-from ledgermq.storage.entry_proof import EntryProof, prove_entry
-from ledgermq.storage.errors import LogDamaged
-from ledgermq.storage.log_reader import LogReader
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.log.entry_proof import EntryProof, prove_entry
+from ledgermq.storage.log.log_reader import LogReader
 
 METHOD = "ledgermq.v1.Admin/GetCheckpoint"
 PROVE_METHOD = "ledgermq.v1.Admin/ProveEntry"

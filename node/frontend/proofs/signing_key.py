@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.signed_notes import ED25519, VerifierKey
 from ledgermq.proto.status import ExitCode
-from ledgermq.storage import sealed_json
-from ledgermq.storage.errors import Damaged
-from ledgermq.storage.real_disk import replace_file
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged
+from ledgermq.storage.files.real_disk import replace_file
 
 FILE = "checkpoint-key.json"
 VERSION = 1

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.proto.status import Code, LedgerError, fail
-from ledgermq.storage.errors import Damaged, StorageError
-from ledgermq.storage.log_reader import Piece
-from ledgermq.storage.tiered.object_store import Answered, StoreFailure
+from ledgermq.storage.files.errors import Damaged, StorageError
+from ledgermq.storage.log.log_reader import Piece
+from ledgermq.storage.tiered.ports import Answered, StoreFailure
 from ledgermq.storage.tiered.tier_reader import UNITS_MAX, LocalBegin, NotHere, QueueEntries, TierReader
 
 THREADS = 4

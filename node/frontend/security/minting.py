@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ledgermq.node.runtime.errors import ConfigError
-from ledgermq.storage.real_disk import replace_file
+from ledgermq.storage.files.real_disk import replace_file
 
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 AUTHORITY_DAYS = 3650

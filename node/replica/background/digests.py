@@ -17,12 +17,12 @@ from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.replica.background.pace import Pace
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.storage import sealed_json
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, UnknownFormat, is_no_space, lacks_descriptors
-from ledgermq.storage.file_digest import digest_and_root
-from ledgermq.storage.mapped_files import file_name
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, UnknownFormat, is_no_space, lacks_descriptors
+from ledgermq.storage.files.file_digest import digest_and_root
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.group.store import GroupStore
 
 DIGESTS_FILE = "digests"
 NOTE_VERSION = 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from ledgermq.node.replica.retention.retention_rules import Level, Space, Watermarks
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.storage.disk import Disk
+from ledgermq.storage.files.ports import Disk
 
 QUIET_S = 600.0
 KINDS = ("log", "index", "consume-queue", "key-index", "state", "other")

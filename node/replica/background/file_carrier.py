@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from ledgermq.node.replica.background.pace import rest_s
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.storage import sealed_json
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, StorageError
-from ledgermq.storage.snapshot import read_snapshots
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, StorageError
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.log.begin import Begin
+from ledgermq.storage.state.snapshot import read_snapshots
 from ledgermq.storage.tiered import index_part, manifests
 from ledgermq.storage.tiered.begins import covers, stored_begin
 from ledgermq.storage.tiered.index_part import IndexBuilder, IndexPart, WrongEntries
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
-from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
+from ledgermq.storage.tiered.ports import ObjectMissing, ObjectStore
 from ledgermq.storage.tiered.transfer import WrongObject, upload, verify
 
 log = get_logger()

@@ -17,10 +17,10 @@ from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
-from ledgermq.storage.errors import NoSpace, is_exhausted, is_no_space
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.log_reader import Limits, LogReader
-from ledgermq.storage.lookup import TIME_MAX, Found, Lookup
+from ledgermq.storage.files.errors import NoSpace, is_exhausted, is_no_space
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.keys.lookup import TIME_MAX, Found, Lookup
+from ledgermq.storage.log.log_reader import Limits, LogReader
 
 STEP_BYTES = 1 << 20
 GATHER_S = 0.1

@@ -19,9 +19,9 @@ from ledgermq.node.replica.retention.scrub import Differs, Gone, Scrubber
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.control import SealRecord
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import LogDamaged, StorageError, is_exhausted, is_no_space, lacks_descriptors
-from ledgermq.storage.thresholds import SCRUB_BYTES_PER_S
+from ledgermq.storage.files.errors import LogDamaged, StorageError, is_exhausted, is_no_space, lacks_descriptors
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.files.thresholds import SCRUB_BYTES_PER_S
 
 REST_FACTOR = 9
 """Minimum rest as a multiple of the processor time: at most a tenth of a core, however small the messages are."""

@@ -9,8 +9,8 @@ from ledgermq.node.replica.retention.ports import TrimmedIndex
 from ledgermq.node.replica.retention.trimming import STEP_BYTES
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.storage.consume_queue import ConsumeQueues
-from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.queues.consume_queue import ConsumeQueues
 
 __all__ = ["STEP_BYTES", "Trimming"]
 

@@ -47,11 +47,11 @@ from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, LeaderContact, Message
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
-from ledgermq.storage.durability import SyncJob
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import BadRange, LogFenced, NoSpace, is_exhausted
-from ledgermq.storage.hard_state import HardStateFile
-from ledgermq.storage.hot_tail import HotTail
+from ledgermq.storage.files.errors import BadRange, LogFenced, NoSpace, is_exhausted
+from ledgermq.storage.log.durability import SyncJob
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.log.hot_tail import HotTail
+from ledgermq.storage.state.hard_state import HardStateFile
 
 CHECK_EVERY_NS = 50 * MS
 """The invariants of the whole core are checked this often; a few cheap ones are checked with every output."""

@@ -20,8 +20,8 @@ from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import Members, Rule
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.files.errors import LogDamaged
+from ledgermq.storage.log.entry_log import EntryLog
 
 MEMBERSHIP_INDEX = 0
 MEMBERSHIP_TERM = 0

@@ -14,7 +14,7 @@ from ledgermq.node.broker.parts.members.member_forms import as_raft
 from ledgermq.node.broker.ports import reading
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.raft.config import Chance, RaftConfig
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.group.store import GroupStore
 
 M = TypeVar("M", bound=Machine)
 

@@ -27,7 +27,7 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
-from ledgermq.storage.errors import StorageError
+from ledgermq.storage.files.errors import StorageError
 
 GREET_METHOD = "ledgermq.v1.Peer/Greet"
 AGAIN_S = 2.0

@@ -17,9 +17,9 @@ from ledgermq.node.replica.shipping.range_repair import RangeRepair
 from ledgermq.node.replica.shipping.repair import repair_needed
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Identity
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, LogFenced
-from ledgermq.storage.tiered.object_store import ObjectStore
+from ledgermq.storage.files.errors import Damaged, LogFenced
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.tiered.ports import ObjectStore
 
 
 class DirectoryOpener:

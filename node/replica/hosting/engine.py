@@ -38,7 +38,7 @@ from ledgermq.proto.status import ExitCode, refused
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.config import MS
 from ledgermq.raft.ha_control import HaRequest
-from ledgermq.storage.errors import LIMIT_REMEDY, is_exhausted, is_no_space
+from ledgermq.storage.files.errors import LIMIT_REMEDY, is_exhausted, is_no_space
 
 T = TypeVar("T")
 Outcome = Result | Refused

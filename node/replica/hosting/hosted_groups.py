@@ -17,9 +17,9 @@ from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.proto.types import Identity
-from ledgermq.storage import identity as identity_files
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.tiered.object_store import ObjectStore
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.state import identity as identity_files
+from ledgermq.storage.tiered.ports import ObjectStore
 
 SESSION_BITS = 62
 

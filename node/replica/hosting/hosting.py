@@ -45,7 +45,7 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import refused
 from ledgermq.proto.types import RebuildStatus, ReplicaStatus, Role
 from ledgermq.raft.config import MS
-from ledgermq.storage.errors import Damaged, LogDamaged, NoSpace
+from ledgermq.storage.files.errors import Damaged, LogDamaged, NoSpace
 
 PACKETS_MAX = 256
 """At most this many packets wait for the next step of a rebuild. Older ones are dropped, and the rebuild requests them again."""

@@ -34,15 +34,15 @@ from ledgermq.proto.entry_encoding import host_bytes
 from ledgermq.proto.names import is_system_name
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule, Timing
-from ledgermq.storage import store as stores
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import explain
-from ledgermq.storage.identity import mint
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.log_writer import AtOnceIfSlow, LogWriter, make_writer
-from ledgermq.storage.phases import Phases
-from ledgermq.storage.reserve import Reserve
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files.errors import explain
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.files.reserve import Reserve
+from ledgermq.storage.group import store as stores
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.log.log_writer import AtOnceIfSlow, LogWriter, make_writer
+from ledgermq.storage.log.phases import Phases
+from ledgermq.storage.state.identity import mint
 
 log = get_logger()
 

@@ -7,7 +7,7 @@ In a node, `ReplicaHost` is the group that the engine turns; tests use small fak
 * time: `now_ns` (monotonic) and `now_ms` (cluster time) of each turn, and `clock_ns` for the duration of work within one;
 * executors (`concurrent.futures.Executor`) for work beside the turns, each of which runs one job at a time. A turn looks at the future of
   its job: the end of a job has no effect between turns, except that `wake` asks for the next one;
-* the disk (`storage/disk.py:Disk`), through the store that an opener opens;
+* the disk (`storage/files/ports.py:Disk`), through the store that an opener opens;
 * the network: packets are inputs and outputs of turns; those beside the turns leave by `ShippingHandler.send`.
 """
 

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from ledgermq.node.controller.broker_groups import GroupSpec, Specs, export, restore
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup
-from ledgermq.storage import sealed_json
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged
+from ledgermq.storage.files.ports import Disk
 
 FILE = "groups.json"
 VERSION = 1

@@ -33,16 +33,16 @@ from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.config import MS
 from ledgermq.raft.transfer import LeaderChange
-from ledgermq.storage import sealed_json
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.consume_queue import QueueSync
-from ledgermq.storage.errors import LIMIT_REMEDY, Damaged, NoSpace, is_no_space, lacks_descriptors
-from ledgermq.storage.heard import HEARD_FILE, LastHeard, heard_value
-from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.log_reader import Limits, LogReader
-from ledgermq.storage.phases import Phases
-from ledgermq.storage.reserve import Reserve
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import LIMIT_REMEDY, Damaged, NoSpace, is_no_space, lacks_descriptors
+from ledgermq.storage.files.reserve import Reserve
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.log.log_reader import Limits, LogReader
+from ledgermq.storage.log.phases import Phases
+from ledgermq.storage.queues.consume_queue import QueueSync
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
+from ledgermq.storage.state.heard import HEARD_FILE, LastHeard, heard_value
 
 CHECKPOINT_EVERY_NS = 3_000 * MS
 SNAPSHOT_EVERY_NS = 60_000 * MS

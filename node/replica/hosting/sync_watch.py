@@ -9,7 +9,7 @@ from __future__ import annotations
 from ledgermq.node.broker.ports import SyncTicket
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.storage.thresholds import SYNC_ALARM_S, SYNC_WARN_S
+from ledgermq.storage.files.thresholds import SYNC_ALARM_S, SYNC_WARN_S
 
 QUIET_S = 60.0
 """Minimum time between two warnings of the same level."""

@@ -37,8 +37,8 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.control import SealRecord
 from ledgermq.proto.status import LedgerError
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.mapped_files import file_name
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.files.ports import Disk
 
 STORAGE_METHOD = "ledgermq.v1.Admin/storage"
 PEER_WITHIN_S = 1.0

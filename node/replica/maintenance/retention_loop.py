@@ -67,8 +67,8 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.levels import STORED_TRIM_LEVEL
 from ledgermq.proto.status import LedgerError, refused
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import lacks_descriptors
+from ledgermq.storage.files.errors import lacks_descriptors
+from ledgermq.storage.files.ports import Disk
 
 WHY_METHOD = "ledgermq.v1.Admin/WhyKept"
 LEADER_WITHIN_S = 5.0

@@ -32,19 +32,19 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.time_epochs import TimeEpochs
-from ledgermq.storage import sealed_json
-from ledgermq.storage.begin import Begin
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, StorageError, UnknownFormat, is_no_space, lacks_descriptors
-from ledgermq.storage.mapped_files import file_name
-from ledgermq.storage.recovered import read_recovery
-from ledgermq.storage.snapshot import read_snapshots
-from ledgermq.storage.store import GroupStore
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, StorageError, UnknownFormat, is_no_space, lacks_descriptors
+from ledgermq.storage.files.mapped_files import file_name
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.log.begin import Begin
+from ledgermq.storage.state.recovered import read_recovery
+from ledgermq.storage.state.snapshot import read_snapshots
 from ledgermq.storage.tiered import catalogue, manifests
 from ledgermq.storage.tiered.catalogue import Catalogue
 from ledgermq.storage.tiered.controller_files import ControllerFiles, fingerprint, pack, read_files
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog, controller_key
-from ledgermq.storage.tiered.object_store import ObjectStore, StoreFailure
+from ledgermq.storage.tiered.ports import ObjectStore, StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
 from ledgermq.storage.tiered.stored_parts import AHEAD, Ranges
 from ledgermq.storage.tiered.tier_reader import TierReader

@@ -22,7 +22,7 @@ from ledgermq.node.replica.ports import NodeRoster
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.types import Identity
-from ledgermq.storage.identity import FORMAT_MAX
+from ledgermq.storage.state.identity import FORMAT_MAX
 
 __all__ = ["ALIVE", "NONCE_BYTES", "REMOVED", "Greeter", "PeerIdentities", "Refused"]
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
-from ledgermq.storage import identity as identity_files
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import is_no_space
-from ledgermq.storage.identity import Boots
+from ledgermq.storage.files.errors import is_no_space
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.state import identity as identity_files
+from ledgermq.storage.state.identity import Boots
 
 __all__ = ["Boots", "PeerIdentities", "Refused"]
 

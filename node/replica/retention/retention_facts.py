@@ -20,7 +20,7 @@ from ledgermq.proto.layout import record_columns
 from ledgermq.proto.names import HALF_TOPIC, STORAGE_TOPIC
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import PeerProgress
-from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.log.entry_log import EntryLog
 
 LOOKS_A_STEP = 32
 """Maximum number of files that are examined for the first time between two turns."""

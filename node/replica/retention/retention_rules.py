@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from ledgermq.proto.control import TrimRecord
-from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT
+from ledgermq.storage.files.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT
 
 HOUR_MS = 3_600_000
 FILES_A_TRIM = 256

@@ -16,14 +16,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 
 from ledgermq.proto.control import SealRecord
 from ledgermq.proto.layout import HEADER_BYTES, STORE_MS_AT
-from ledgermq.storage import sealed_json
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, LogDamaged, UnknownFormat
-from ledgermq.storage.file_digest import read_chunks
-from ledgermq.storage.log_scan import ENTRY_HEAD, Point
-from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
-from ledgermq.storage.mapped_files import file_name, parse_name
-from ledgermq.storage.placing import whole_blank
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, LogDamaged, UnknownFormat
+from ledgermq.storage.files.file_digest import read_chunks
+from ledgermq.storage.files.mapped_files import file_name, parse_name
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.log.log_scan import ENTRY_HEAD, Point
+from ledgermq.storage.log.placing import whole_blank
+from ledgermq.storage.repair.log_source import Facts, LogSource, Missing, Why
 
 SCRUB_FILE = "scrub"
 NOTE_VERSION = 1

@@ -17,8 +17,8 @@ from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.replica.retention.pins import PinBook
 from ledgermq.node.replica.retention.ports import TrimmedIndex
 from ledgermq.node.replica.retention.retention_facts import first_at
-from ledgermq.storage.consume_queue import ConsumeQueues
-from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.queues.consume_queue import ConsumeQueues
 
 STEP_BYTES = 256 << 10
 """Amount of consume queue data that is examined in one turn."""

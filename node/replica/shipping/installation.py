@@ -1,12 +1,12 @@
 """Installs a log from peers: for a follower that needs trimmed entries, and for a replica with an empty directory.
 
 An installation fetches a peer's newest snapshot and its log, from its begin to a committed entry, into files beside the old ones
-(`storage/installing.py`). It verifies every entry as it arrives, and again what an earlier attempt had fetched. Then it exchanges all files
-at once. Entries may come from any peer that knows them to be committed; that entries continue each other is not enough, since it holds for
-a former leader's tail too. Files that the snapshot names as sealed come from the object store, if there is one (`stored_files.py`). A log
-that ends before entries which this replica may have acknowledged (`floor_pos`) is not installed: so every entry that others counted as
-stored here is in the installed log, or contradicts what is committed. Term, vote, identity and incarnation stay. The group is not open
-meanwhile; the next opening builds consume queues and key index.
+(`storage/repair/installing.py`). It verifies every entry as it arrives, and again what an earlier attempt had fetched. Then it exchanges
+all files at once. Entries may come from any peer that knows them to be committed; that entries continue each other is not enough, since it
+holds for a former leader's tail too. Files that the snapshot names as sealed come from the object store, if there is one
+(`stored_files.py`). A log that ends before entries which this replica may have acknowledged (`floor_pos`) is not installed: so every entry
+that others counted as stored here is in the installed log, or contradicts what is committed. Term, vote, identity and incarnation stay. The
+group is not open meanwhile; the next opening builds consume queues and key index.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ledgermq.node.replica.shipping.windowed_fetch import WINDOW_BYTES, EntryStr
 from ledgermq.proto.control import SealRecord
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Identity
-from ledgermq.storage import identity as identities
-from ledgermq.storage import sealed_json
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, Unusable
-from ledgermq.storage.installing import Staging
-from ledgermq.storage.log_scan import Point
-from ledgermq.storage.log_source import Facts
-from ledgermq.storage.recovered import as_recovered
-from ledgermq.storage.tiered.object_store import ObjectStore
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, Unusable
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.repair.installing import Staging
+from ledgermq.storage.repair.log_source import Facts
+from ledgermq.storage.state import identity as identities
+from ledgermq.storage.state.recovered import as_recovered
+from ledgermq.storage.tiered.ports import ObjectStore
 
 TURN_BYTES = 8 << 20
 FURTHER_BYTES = 32 << 20

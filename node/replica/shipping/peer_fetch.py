@@ -14,7 +14,7 @@ from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, ShippingMe
 from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, Requester, SnapshotStream, serial
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS
-from ledgermq.storage.log_source import Facts
+from ledgermq.storage.repair.log_source import Facts
 
 FACTS_EVERY_NS = 500 * MS
 AGAIN_NS = 1_000 * MS

@@ -31,13 +31,13 @@ from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import Identity, Range
 from ledgermq.raft.config import MS, Rule
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import StorageError
-from ledgermq.storage.log_scan import Point, is_place
-from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
-from ledgermq.storage.placing import whole_blank
-from ledgermq.storage.repair_log import note
-from ledgermq.storage.stretch import Stretch
+from ledgermq.storage.files.errors import StorageError
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.log.log_scan import Point, is_place
+from ledgermq.storage.log.placing import whole_blank
+from ledgermq.storage.repair.log_source import Facts, LogSource, Missing, Why
+from ledgermq.storage.repair.repair_log import note
+from ledgermq.storage.repair.stretch import Stretch
 
 BYTES_MAX = 64 << 20
 """Longer ranges would need too much memory; a repair of the whole log restores them."""

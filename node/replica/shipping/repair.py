@@ -33,18 +33,18 @@ from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.raft.config import MS
-from ledgermq.storage import identity as identities
-from ledgermq.storage import sealed_json
-from ledgermq.storage.begin import read_begin
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import Damaged, LogDamaged, LogFenced, PromisesLost
-from ledgermq.storage.hard_state import raise_term
-from ledgermq.storage.log_scan import Point
-from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
-from ledgermq.storage.mending import Good, Mending
-from ledgermq.storage.recovered import as_recovered
-from ledgermq.storage.snapshot import read_snapshots, write_snapshot
-from ledgermq.storage.synced_mark import SyncedMarkFile, read_mark
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.errors import Damaged, LogDamaged, LogFenced, PromisesLost
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.log.begin import read_begin
+from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.log.synced_mark import SyncedMarkFile, read_mark
+from ledgermq.storage.repair.log_source import Facts, LogSource, Missing, Why
+from ledgermq.storage.repair.mending import Good, Mending
+from ledgermq.storage.state import identity as identities
+from ledgermq.storage.state.hard_state import raise_term
+from ledgermq.storage.state.recovered import as_recovered
+from ledgermq.storage.state.snapshot import read_snapshots, write_snapshot
 
 TURN_BYTES = 8 << 20
 """About how much one turn walks or writes."""

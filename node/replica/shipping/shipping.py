@@ -1,8 +1,8 @@
 """Serves a replica's files to peers that lack bytes: facts about the log, its entries, and the snapshot.
 
-It works from the files alone (`storage/log_source.py`), so that a replica whose own group is damaged can serve its intact parts. It knows
-nothing of roles and decides nothing. Every peer has at most one stream at a time, limited by what the peer allowed and by a budget per
-turn, so nothing here grows with the number of requests. The requester handles lost packets: it begins a new session at the position it
+It works from the files alone (`storage/repair/log_source.py`), so that a replica whose own group is damaged can serve its intact parts. It
+knows nothing of roles and decides nothing. Every peer has at most one stream at a time, limited by what the peer allowed and by a budget
+per turn, so nothing here grows with the number of requests. The requester handles lost packets: it begins a new session at the position it
 reached.
 """
 
@@ -28,10 +28,10 @@ from ledgermq.node.replica.shipping.shipping_wire import (
     is_shipping,
 )
 from ledgermq.proto.types import Range
-from ledgermq.storage.disk import Disk
-from ledgermq.storage.errors import StorageError
-from ledgermq.storage.log_scan import Point
-from ledgermq.storage.log_source import LogSource, Missing, Why
+from ledgermq.storage.files.errors import StorageError
+from ledgermq.storage.files.ports import Disk
+from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.repair.log_source import LogSource, Missing, Why
 
 PACKET_BYTES = 1 << 20
 """Maximum size of a payload, except for a single larger entry."""

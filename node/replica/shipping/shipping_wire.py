@@ -14,8 +14,8 @@ from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, BadPacket, seal, unseal
 from ledgermq.proto import shipping_pb2
 from ledgermq.proto.shipping_pb2 import EntryPlace, Fetched, FetchRefused, LogPoint
-from ledgermq.storage.log_scan import Point
-from ledgermq.storage.log_source import Facts, Missing, Why
+from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.repair.log_source import Facts, Missing, Why
 
 PAYLOAD_BYTES_MAX = 64 << 20
 """No correct answer has a larger payload: an entry never exceeds a log file, and packets of several entries are cut at 1 MiB."""

@@ -12,12 +12,12 @@ from typing import Any
 
 from ledgermq.proto.control import SealRecord
 from ledgermq.proto.types import Identity
-from ledgermq.storage.errors import StorageError
-from ledgermq.storage.file_digest import FileDigest
-from ledgermq.storage.installing import Staging
-from ledgermq.storage.log_scan import Point
+from ledgermq.storage.files.errors import StorageError
+from ledgermq.storage.files.file_digest import FileDigest
+from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.repair.installing import Staging
 from ledgermq.storage.tiered.manifests import folder, object_key
-from ledgermq.storage.tiered.object_store import PART_BYTES, ObjectMissing, ObjectStore
+from ledgermq.storage.tiered.ports import PART_BYTES, ObjectMissing, ObjectStore
 
 
 class StoredFiles:

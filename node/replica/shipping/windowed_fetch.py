@@ -20,8 +20,8 @@ import crc32c
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.shipping.shipping_wire import EntriesSent, EntriesWanted, ShippingMessage, SnapshotSent, SnapshotWanted, encode
 from ledgermq.raft.config import MS
-from ledgermq.storage.log_scan import Point
-from ledgermq.storage.log_source import Missing, Why
+from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.repair.log_source import Missing, Why
 
 WINDOW_BYTES = 8 << 20
 """Maximum number of bytes in flight."""

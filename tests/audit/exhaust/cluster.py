@@ -30,10 +30,11 @@ from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Draft, Frame, HardState, UnsealedBatch
 from ledgermq.raft.config import Members, Rule
-from ledgermq.storage import identity, sealed_json
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.file_digest import file_digest
-from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.files import sealed_json
+from ledgermq.storage.files.file_digest import file_digest
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.state import identity
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
 from tests.node_core.core_fakes import EPOCH_MS, MemoryLog
 from tests.node_core.core_frames import LOG_TAG
 from tests.node_core.core_world import World

@@ -25,11 +25,11 @@ from ledgermq.sim.plan import FaultEvent, Plan
 from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
 from ledgermq.sim.truth import Truth
 from ledgermq.sim.world import World
-from ledgermq.storage import identity
-from ledgermq.storage.checkpoints import StoreCheckpoint
-from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.errors import StorageError
-from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.files.errors import StorageError
+from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.log.entry_log import EntryLog
+from ledgermq.storage.state import identity
+from ledgermq.storage.state.checkpoints import StoreCheckpoint
 
 Image = dict[str, bytes]
 KEY_SLOTS, KEY_UNITS = 64, 128

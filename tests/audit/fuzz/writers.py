@@ -25,8 +25,10 @@ from ledgermq.proto import control, entry_sealing, layout
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import HardState, SyncedMark, UnsealedBatch
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import begin, consume_queue, entry_log, hard_state, index_files, placing, queue_buffer, synced_mark
-from ledgermq.storage.file_digest import file_digest
+from ledgermq.storage.files.file_digest import file_digest
+from ledgermq.storage.log import begin, entry_log, index_files, placing, synced_mark
+from ledgermq.storage.queues import consume_queue, queue_buffer
+from ledgermq.storage.state import hard_state
 from tests.proto.ways import ARRAYS, few_entries
 
 FILE_BYTES, INDEX_BYTES, QUEUE_BYTES = 8192, 32 * 64, 20 * 30

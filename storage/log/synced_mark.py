@@ -1,0 +1,94 @@
+"""The synced mark (format §7): the last entry of a log that is known to be on stable storage.
+
+A thin layer over `slots.py`: it defines the fields and the log id; `entry_log.py` decides when the mark moves.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ledgermq.proto.types import SyncedMark
+from ledgermq.storage.files.errors import Unusable
+from ledgermq.storage.files.ports import Disk, DiskFile
+from ledgermq.storage.files.slots import SlotFile, erase_fill, peek
+
+MAGIC = b"LMSM"
+_PAYLOAD = struct.Struct(">36siqqqI")
+
+
+class SyncedMarkFile:
+    """The mark of one log. `value` is the value last written; at every moment it is a lower bound of what is durable."""
+
+    def __init__(self, slots: SlotFile, log_id: str) -> None:
+        self._slots = slots
+        self._log_id = log_id
+        try:
+            self.value = _unpack(slots.file.path, log_id, slots.payload)
+        except Unusable:
+            slots.close()
+            raise
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, log_id: str, value: SyncedMark) -> SyncedMarkFile:
+        return cls(SlotFile.create(disk, path, MAGIC, _pack(log_id, value)), log_id)
+
+    @classmethod
+    def open(cls, disk: Disk, path: str, log_id: str) -> SyncedMarkFile:
+        return cls(SlotFile.open(disk, path, MAGIC, _PAYLOAD.size), log_id)
+
+    @property
+    def file(self) -> DiskFile:
+        """The file, for a group commit that syncs the mark together with the log."""
+        return self._slots.file
+
+    def write(self, value: SyncedMark) -> None:
+        """Write without a sync: a later group commit syncs it."""
+        self._slots.write(_pack(self._log_id, value))
+        self.value = value
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether the value was written, and its sync was not reported yet."""
+        return self._slots.unsynced
+
+    def synced(self) -> None:
+        """The group commit that covered the last `write` succeeded."""
+        self._slots.synced()
+
+    def sync(self) -> None:
+        """Make the value last written durable. Raises OSError."""
+        self._slots.sync()
+
+    def write_and_sync(self, value: SyncedMark) -> None:
+        self.write(value)
+        self.sync()
+
+    def lower(self, value: SyncedMark) -> None:
+        """Make a lower value durable in both slots, so that damage of one can never bring back the higher one."""
+        self._slots.write_everywhere(_pack(self._log_id, value))
+        self.value = value
+
+    def close(self) -> None:
+        self._slots.close()
+
+
+def read_mark(disk: Disk, path: str, log_id: str) -> SyncedMark:
+    """The mark of a log that another process may own. Raises OSError, Damaged, Unusable."""
+    return _unpack(path, log_id, peek(disk, path, MAGIC, _PAYLOAD.size))
+
+
+def erase_mark_fill(disk: Disk, path: str) -> None:
+    """As `slots.erase_fill`."""
+    erase_fill(disk, path, _PAYLOAD.size)
+
+
+def _unpack(path: str, log_id: str, payload: bytes) -> SyncedMark:
+    identifier, _, term, index, end_pos, chain = _PAYLOAD.unpack(payload)
+    found = identifier.decode("ascii", "replace")
+    if found != log_id:
+        raise Unusable(f"{path} belongs to log {found}, not to {log_id}: point the node at its own data directory")
+    return SyncedMark(term, index, end_pos, chain)
+
+
+def _pack(log_id: str, value: SyncedMark) -> bytes:
+    return _PAYLOAD.pack(log_id.encode("ascii"), 0, value.term, value.index, value.end_pos, value.chain_crc)
