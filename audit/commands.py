@@ -21,7 +21,7 @@ from ledgermq.audit.outputs import text, try_directory, try_file, write_file
 from ledgermq.audit.page import as_html
 from ledgermq.audit.report import as_json, as_text, write_findings
 from ledgermq.audit.running_commands import Target, running_options
-from ledgermq.client.commands import Duration, exact_option
+from ledgermq.client.cli.commands import Duration, exact_option
 from ledgermq.proto.units import size_words
 from ledgermq.proto.workers import WORKER_NAME
 

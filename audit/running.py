@@ -19,7 +19,7 @@ from ledgermq.audit.checks.opening import limit, open_running
 from ledgermq.audit.checks.replica import Point, Replica
 from ledgermq.audit.reading.node_paths import NodeLost, authorities_of, node_path
 from ledgermq.audit.reading.remote import call, require
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.connection import Connection
 from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.workers import node_of
 

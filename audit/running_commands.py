@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ledgermq.client.commands import DURATION, credentials_of_environment, wire_of
+from ledgermq.client.cli.commands import DURATION, credentials_of_environment, wire_of
 
 if TYPE_CHECKING:
     from ledgermq.audit.running import RunningCluster

@@ -14,18 +14,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ledgermq.client.admin import Admin, AsyncAdmin
-    from ledgermq.client.connection import AsyncConnection, Connection
+    from ledgermq.client.api.admin import Admin, AsyncAdmin
+    from ledgermq.client.api.connection import AsyncConnection, Connection
     from ledgermq.client.errors import BadArgument, ClusterError, ProducerFenced, Refused, SendFailed, Unreachable
-    from ledgermq.client.native.consumer import AsyncConsumer
-    from ledgermq.client.native.delivery_log import DeliveryLog
-    from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, BatchFailed
-    from ledgermq.client.native.producer import AsyncProducer
-    from ledgermq.client.native.receipt_log import ReceiptLog
-    from ledgermq.client.native.received import Batch
-    from ledgermq.client.native.statistics import ConsumerStatistics, QueueStatistics
-    from ledgermq.client.native.sync_consumer import Consumer
-    from ledgermq.client.native.sync_producer import Producer
+    from ledgermq.client.native.consumers.consumer import AsyncConsumer
+    from ledgermq.client.native.consumers.delivery_log import DeliveryLog
+    from ledgermq.client.native.consumers.received import Batch
+    from ledgermq.client.native.consumers.statistics import ConsumerStatistics, QueueStatistics
+    from ledgermq.client.native.consumers.sync_consumer import Consumer
+    from ledgermq.client.native.producers.outcomes import Acknowledged, BatchAcknowledged, BatchFailed
+    from ledgermq.client.native.producers.producer import AsyncProducer
+    from ledgermq.client.native.producers.receipt_log import ReceiptLog
+    from ledgermq.client.native.producers.sync_producer import Producer
     from ledgermq.client.results import Addresses
     from ledgermq.proto.signature import Credentials
     from ledgermq.proto.types import Backoff
@@ -61,28 +61,28 @@ __all__ = [
 if not TYPE_CHECKING:
     _FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
     _MODULES = {
-        "Acknowledged": "ledgermq.client.native.outcomes",
+        "Acknowledged": "ledgermq.client.native.producers.outcomes",
         "Addresses": "ledgermq.client.results",
-        "Admin": "ledgermq.client.admin",
-        "AsyncAdmin": "ledgermq.client.admin",
-        "AsyncConnection": "ledgermq.client.connection",
-        "AsyncConsumer": "ledgermq.client.native.consumer",
-        "AsyncProducer": "ledgermq.client.native.producer",
+        "Admin": "ledgermq.client.api.admin",
+        "AsyncAdmin": "ledgermq.client.api.admin",
+        "AsyncConnection": "ledgermq.client.api.connection",
+        "AsyncConsumer": "ledgermq.client.native.consumers.consumer",
+        "AsyncProducer": "ledgermq.client.native.producers.producer",
         "Backoff": "ledgermq.proto.types",
         "BadArgument": "ledgermq.client.errors",
-        "Batch": "ledgermq.client.native.received",
-        "BatchAcknowledged": "ledgermq.client.native.outcomes",
-        "BatchFailed": "ledgermq.client.native.outcomes",
+        "Batch": "ledgermq.client.native.consumers.received",
+        "BatchAcknowledged": "ledgermq.client.native.producers.outcomes",
+        "BatchFailed": "ledgermq.client.native.producers.outcomes",
         "ClusterError": "ledgermq.client.errors",
-        "Connection": "ledgermq.client.connection",
-        "Consumer": "ledgermq.client.native.sync_consumer",
-        "ConsumerStatistics": "ledgermq.client.native.statistics",
+        "Connection": "ledgermq.client.api.connection",
+        "Consumer": "ledgermq.client.native.consumers.sync_consumer",
+        "ConsumerStatistics": "ledgermq.client.native.consumers.statistics",
         "Credentials": "ledgermq.proto.signature",
-        "DeliveryLog": "ledgermq.client.native.delivery_log",
-        "Producer": "ledgermq.client.native.sync_producer",
+        "DeliveryLog": "ledgermq.client.native.consumers.delivery_log",
+        "Producer": "ledgermq.client.native.producers.sync_producer",
         "ProducerFenced": "ledgermq.client.errors",
-        "QueueStatistics": "ledgermq.client.native.statistics",
-        "ReceiptLog": "ledgermq.client.native.receipt_log",
+        "QueueStatistics": "ledgermq.client.native.consumers.statistics",
+        "ReceiptLog": "ledgermq.client.native.producers.receipt_log",
         "Refused": "ledgermq.client.errors",
         "SendFailed": "ledgermq.client.errors",
         "Unreachable": "ledgermq.client.errors",

@@ -19,9 +19,10 @@ from ledgermq.audit.batch.results import born_within, expression, narrow_table, 
 from ledgermq.audit.batch.topics import check_exists, name_of, other_cluster, target_in, this_cluster, topic_pairs
 from ledgermq.audit.outputs import try_file
 from ledgermq.audit.spark.cluster_options import Target
-from ledgermq.client import contexts, render
-from ledgermq.client.commands import cluster_command, json_option, namespace_option
-from ledgermq.client.connection import Connection
+from ledgermq.client import render
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.cli import contexts
+from ledgermq.client.cli.commands import cluster_command, json_option, namespace_option
 from ledgermq.client.errors import BadArgument
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from ledgermq.audit.outputs import text, write_file
 from ledgermq.audit.spark.cluster_options import Places, Target, bounds, offsets_at, places_of, queues_of
 from ledgermq.client.aside import Aside
 from ledgermq.client.errors import BadArgument, Refused
-from ledgermq.client.native.connection import Located
-from ledgermq.client.native.positions import EntryName, Place, Start
-from ledgermq.client.native.tasks import TaskConnection
+from ledgermq.client.native.consumers.positions import EntryName, Place, Start
+from ledgermq.client.native.log_connection import Located
+from ledgermq.client.native.once.tasks import TaskConnection
 from ledgermq.proto.json_checksum import BadChecksum, opened, sealed
 from ledgermq.proto.status import Code
 

@@ -6,10 +6,10 @@ A cluster is a context, whether it was named or given by its endpoints.
 from __future__ import annotations
 
 from ledgermq.audit.spark.cluster_options import Target
-from ledgermq.client import contexts
-from ledgermq.client.admin import Admin
-from ledgermq.client.commands import Files, files_of, wire_of
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.admin import Admin
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.cli import contexts
+from ledgermq.client.cli.commands import Files, files_of, wire_of
 from ledgermq.client.errors import REMEDIES, BadArgument, Refused
 from ledgermq.proto.names import parse_stored
 from ledgermq.proto.signature import Credentials

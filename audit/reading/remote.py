@@ -20,7 +20,7 @@ import grpc
 from google.protobuf.message import Message
 
 from ledgermq.audit.reading.node_paths import NodeLost, split
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import BadArgument
 from ledgermq.proto import audit_pb2
 from ledgermq.proto.signature import Credentials

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.moments import moment_ms
-from ledgermq.client.native.connection import Located
-from ledgermq.client.native.positions import Place, Start
-from ledgermq.client.native.tasks import TIMEOUT_S, TaskConnection
+from ledgermq.client.native.consumers.positions import Place, Start
+from ledgermq.client.native.log_connection import Located
+from ledgermq.client.native.once.tasks import TIMEOUT_S, TaskConnection
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.signature import Credentials
 

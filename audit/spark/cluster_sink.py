@@ -22,8 +22,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from ledgermq.audit.spark.cluster_options import Target, option, target_of
 from ledgermq.client.errors import Refused
-from ledgermq.client.native.connection import BrokerGroupQueues
-from ledgermq.client.native.numbered import Chunk
+from ledgermq.client.native.log_connection import BrokerGroupQueues
+from ledgermq.client.native.once.numbered import Chunk
 from ledgermq.proto.frames import Compression
 from ledgermq.proto.status import Code
 

@@ -30,8 +30,8 @@ from ledgermq.audit.spark.cluster_options import (
     queues_of,
     target_of,
 )
-from ledgermq.client.native.positions import Place, Start
-from ledgermq.client.native.received import Batch
+from ledgermq.client.native.consumers.positions import Place, Start
+from ledgermq.client.native.consumers.received import Batch
 from ledgermq.proto.compression import Expansion
 
 COLUMNS = {

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
-from ledgermq.client.connection import AsyncConnection
+from ledgermq.client.api.connection import AsyncConnection
+from ledgermq.client.api.service import MESSAGING
 from ledgermq.client.console.watching import Watch
 from ledgermq.client.errors import BadArgument, Refused, Unreachable
+from ledgermq.client.messages.sending import Outgoing, new_message_id
 from ledgermq.client.moments import place
 from ledgermq.client.results import RebalanceStep
-from ledgermq.client.sending import Outgoing, new_message_id
-from ledgermq.client.service import MESSAGING
 from ledgermq.proto import messaging_pb2
 from ledgermq.proto.names import parse_stored
 from ledgermq.proto.status import Code

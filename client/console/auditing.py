@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ledgermq.client.connection import AsyncConnection
+from ledgermq.client.api.connection import AsyncConnection
 from ledgermq.client.errors import Refused
 from ledgermq.proto import units
 from ledgermq.proto.status import Code

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ledgermq.client.commands import DURATION, cluster_command
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.cli.commands import DURATION, cluster_command
 from ledgermq.client.errors import BadArgument
 from ledgermq.proto import host_port
 

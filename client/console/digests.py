@@ -12,10 +12,10 @@ from typing import Any
 
 import grpc
 
-from ledgermq.client.connection import OK, parse_endpoints
+from ledgermq.client.api.connection import OK, parse_endpoints
+from ledgermq.client.api.transport import cause_of, failure_of, transport_code
 from ledgermq.client.console.watching import Watch
 from ledgermq.client.errors import ClusterError, Unreachable, refusal
-from ledgermq.client.transport import cause_of, failure_of, transport_code
 from ledgermq.proto import audit_pb2
 
 DESCRIBE = "/ledgermq.v1.Replicas/Describe"

@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from ledgermq.client.admin import AsyncAdmin
+from ledgermq.client.api.admin import AsyncAdmin
 from ledgermq.client.console.views import Page, View
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.moments import time_range_ms

@@ -7,12 +7,12 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from ledgermq.client.admin import AsyncAdmin
+from ledgermq.client.api.admin import AsyncAdmin
 from ledgermq.client.console.rendering import Chart, part
 from ledgermq.client.console.views import Page, View
 from ledgermq.client.console.watching import Judged, Receivers
 from ledgermq.client.errors import Refused
-from ledgermq.client.health import Severity, worst
+from ledgermq.client.plans.health import Severity, worst
 from ledgermq.client.results import NodeDetail
 
 TOP = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from ledgermq.client.admin import AsyncAdmin
+from ledgermq.client.api.admin import AsyncAdmin
 from ledgermq.client.console import digests
 from ledgermq.client.console.actions import step_words
 from ledgermq.client.console.auditing import Audits

@@ -19,7 +19,7 @@ from typing import Any
 import jinja2  # noqa: F401
 from aiohttp import web
 
-from ledgermq.client.connection import AsyncConnection, Connection
+from ledgermq.client.api.connection import AsyncConnection, Connection
 from ledgermq.client.console.application import SERVED, make_application
 from ledgermq.client.console.auditing import Audits
 from ledgermq.client.console.sessions import Cluster, Limits

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.client.admin import AsyncAdmin
-from ledgermq.client.connection import AsyncConnection
+from ledgermq.client.api.admin import AsyncAdmin
+from ledgermq.client.api.connection import AsyncConnection
 from ledgermq.client.console.auditing import Audits
 from ledgermq.client.console.watching import Watch
 from ledgermq.client.errors import Refused

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any
 
-from ledgermq.client.admin import AsyncAdmin
-from ledgermq.client.connection import AsyncConnection
+from ledgermq.client.api.admin import AsyncAdmin
+from ledgermq.client.api.connection import AsyncConnection
+from ledgermq.client.api.reading import read
+from ledgermq.client.api.service import ADMIN
 from ledgermq.client.console.auditing import Audits
 from ledgermq.client.console.history import History
 from ledgermq.client.errors import ClusterError, Refused
-from ledgermq.client.health import Finding, of_cluster
-from ledgermq.client.reading import read
+from ledgermq.client.plans.health import Finding, of_cluster
 from ledgermq.client.results import ClusterStatus, ConsumerGroup, TopicLag
-from ledgermq.client.service import ADMIN
 from ledgermq.proto import admin_pb2 as pb
 
 EVERY_S = 2.0

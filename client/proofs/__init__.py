@@ -6,9 +6,9 @@ signed notes themselves are in `proto/log_tree.py` and `proto/signed_notes.py`.
 
 from __future__ import annotations
 
-from ledgermq.client.proofs.fetching import fetch
 from ledgermq.client.proofs.keys import TrustedKeys
 from ledgermq.client.proofs.proof import Proof, Proven, Refuted, Unreadable
+from ledgermq.client.proofs.proof_fetching import fetch
 from ledgermq.client.proofs.verifying import verify
 
 __all__ = ["Proof", "Proven", "Refuted", "TrustedKeys", "Unreadable", "fetch", "verify"]

@@ -14,16 +14,16 @@ from typing import Any
 import click
 
 from ledgermq.client import render
-from ledgermq.client.admin import ASK_AGAIN_S
-from ledgermq.client.admin_calls import AdminCalls, name_of
+from ledgermq.client.api.admin import ASK_AGAIN_S
+from ledgermq.client.api.admin_calls import AdminCalls, name_of
+from ledgermq.client.api.connection import Connection
 from ledgermq.client.aside import Aside
-from ledgermq.client.commands import Meter, cluster_command, file_bytes, json_option, namespace_option
-from ledgermq.client.connection import Connection
+from ledgermq.client.cli.commands import Meter, cluster_command, file_bytes, json_option, namespace_option
 from ledgermq.client.errors import BadArgument, Refused
-from ledgermq.client.proofs.fetching import agreed, each_alone, fetch, path_from, replicas_of, shown_by
 from ledgermq.client.proofs.files import read_checkpoint, read_keys, read_proof, read_receipt
 from ledgermq.client.proofs.keys import TrustedKeys, replicas_line
 from ledgermq.client.proofs.proof import Proven, Refuted
+from ledgermq.client.proofs.proof_fetching import agreed, each_alone, fetch, path_from, replicas_of, shown_by
 from ledgermq.client.proofs.verifying import NOT_TRUE, check_receipt, check_since, enough_signed, verify
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.signed_notes import COSIGNATURE, Checkpoint, Note, format_note

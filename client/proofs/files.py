@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from ledgermq.client.commands import file_bytes
+from ledgermq.client.cli.commands import file_bytes
 from ledgermq.client.errors import BadArgument
+from ledgermq.client.messages.receipts import rows
 from ledgermq.client.proofs.keys import TrustedKeys
 from ledgermq.client.proofs.proof import Proof, Unreadable
-from ledgermq.client.receipts import rows
 from ledgermq.proto import log_pb2
 from ledgermq.proto.receipts import receipt_of
 from ledgermq.proto.signed_notes import Checkpoint, Note, parse_note

@@ -24,7 +24,7 @@ from ledgermq.audit.repairs.plan import Moved, make_plan
 from ledgermq.audit.repairs.told import NoFindings, Report, read_report, report_of
 from ledgermq.audit.report import as_json, for_repair
 from ledgermq.audit.running import RunningCluster
-from ledgermq.client.admin_calls import AdminCalls
+from ledgermq.client.api.admin_calls import AdminCalls
 from ledgermq.client.errors import ClusterError
 from ledgermq.node.broker.rederiving import make_again
 from ledgermq.proto import admin_pb2

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ledgermq.audit.checks.group import GroupResult
-from ledgermq.client.native import delivery_log, receipt_log
+from ledgermq.client.native.consumers import delivery_log
+from ledgermq.client.native.producers import receipt_log
 from tests.audit.damage_cases import CREATED, NODES
 from tests.audit.log_writer import CLUSTER, Message, Placed, Writer, checksum, election, membership
 

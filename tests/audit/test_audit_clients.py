@@ -16,7 +16,8 @@ from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.jobs import Audit, audit
 from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.cli import run
-from ledgermq.client.native import delivery_log, receipt_log
+from ledgermq.client.native.consumers import delivery_log
+from ledgermq.client.native.producers import receipt_log
 from tests.audit import client_cases
 from tests.audit.client_cases import CREATED, FIFO, GROUP, TOPIC, Clients, write_clients
 from tests.audit.damage_cases import flip

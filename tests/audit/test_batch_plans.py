@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ledgermq.client.errors import BadArgument, Refused
-from ledgermq.client.native.connection import Located
-from ledgermq.client.native.positions import EntryName, Place
+from ledgermq.client.native.consumers.positions import EntryName, Place
+from ledgermq.client.native.log_connection import Located
 
 pytest.importorskip("pyarrow", reason="the jobs need the extra spark")
 

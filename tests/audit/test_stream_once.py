@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ledgermq.audit.spark.cluster_options import Target, bounds
-from ledgermq.client.native.numbered import Chunk
+from ledgermq.client.native.once.numbered import Chunk
 from ledgermq.node.process.local import LocalCluster
 from tests.audit.spark_session import running_spark
 from tests.cluster import create_topic, leader, running, wait_for

@@ -18,7 +18,7 @@ import click
 import pytest
 
 from ledgermq import cli
-from ledgermq.client import service
+from ledgermq.client.api import service
 from ledgermq.proto import admin_pb2, log_pb2
 from tests.client.fake_cluster import MODULES, SERVICES, FakeNode, admin_status, fake_nodes, route
 

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from ledgermq import cli
-from ledgermq.client.bench_load import Latencies
+from ledgermq.client.messages.bench_load import Latencies
 from ledgermq.proto import messaging_pb2 as pb
 from tests.client.fake_cluster import FakeNode, acked, fake_nodes, route, sent, status, verdict
 
@@ -194,7 +194,7 @@ def test_wrong_usage_is_64_before_any_call(node: FakeNode, capfd: pytest.Capture
 
 def test_the_text_form_and_the_live_line(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The result on stdout, progress on stderr."""
-    monkeypatch.setattr("ledgermq.client.bench_commands.PROGRESS_LINE_S", 0.1)
+    monkeypatch.setattr("ledgermq.client.cli.bench_commands.PROGRESS_LINE_S", 0.1)
     node.answers("SendMessage", sent)
     assert cli.run(["bench", "send", "--topic", "t", "--rate", "100", "--duration", "300ms"]) == 0
     out, err = capfd.readouterr()

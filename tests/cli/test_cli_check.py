@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ledgermq import cli
-from ledgermq.client.health import Finding, Limit, Severity, worst
+from ledgermq.client.plans.health import Finding, Limit, Severity, worst
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.levels import LACKS, LEVEL_MAX
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes

@@ -19,7 +19,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from ledgermq import cli
-from ledgermq.client import (
+from ledgermq.client.api import connection as connection_module
+from ledgermq.client.cli import (
     admin_commands,
     commands,
     consume_commands,
@@ -31,8 +32,7 @@ from ledgermq.client import (
     replication_commands,
     sink_commands,
 )
-from ledgermq.client import connection as connection_module
-from ledgermq.client import storage_commands as log_commands
+from ledgermq.client.cli import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage.cli import backup_commands as storage_commands
 from ledgermq.storage.cli import doctor_commands, recover_commands

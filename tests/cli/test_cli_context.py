@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq import cli
-from ledgermq.client import contexts
+from ledgermq.client.cli import contexts
 from ledgermq.proto import admin_pb2 as pb
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
 

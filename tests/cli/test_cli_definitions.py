@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgermq import cli
-from ledgermq.client import definitions
-from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.applying import apply
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.plans import definitions
+from ledgermq.client.plans.applying import apply
 from ledgermq.proto import admin_pb2 as pb
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
 from tests.example_counts import examples

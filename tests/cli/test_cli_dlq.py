@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client import Admin, Connection, letters
-from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.send_files import Row, read_rows
+from ledgermq.client import Admin, Connection
+from ledgermq.client.api import letters
+from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.messages.send_files import Row, read_rows
 from ledgermq.proto import admin_pb2
 from tests.cli.conftest import Run
 from tests.client.fake_cluster import FakeNode, admin_status

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ledgermq import cli
-from ledgermq.client.draining import BEHIND_MAX_BYTES, Drain, plan
+from ledgermq.client.plans.draining import BEHIND_MAX_BYTES, Drain, plan
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import Code
@@ -108,7 +108,7 @@ def test_the_controller_quorum_keeps_a_majority_too() -> None:
 def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNode]:
     with fake_nodes() as (fake,):
         monkeypatch.setenv("LEDGERMQ_ENDPOINTS", fake.endpoint)
-        monkeypatch.setattr("ledgermq.client.member_commands.ASK_AGAIN_S", 0.0)
+        monkeypatch.setattr("ledgermq.client.cli.member_commands.ASK_AGAIN_S", 0.0)
         fake.answers("ListMembers", pb.ListMembersResponse(status=admin_status(), members=members()))
         yield fake
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgermq import cli
-from ledgermq.client import member_commands
+from ledgermq.client.cli import member_commands
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import Message
 
 from ledgermq import cli
-from ledgermq.client.commands import NAMED
+from ledgermq.client.cli.commands import NAMED
 from ledgermq.proto import admin_pb2, messaging_pb2
 from tests.cli.test_cli_bad_input import FILES, ID, ROWS, answering
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes, route, status

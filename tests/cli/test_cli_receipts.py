@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgermq import cli
-from ledgermq.client import receipts as receipt_files
+from ledgermq.client.messages import receipts as receipt_files
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.receipts import row_of

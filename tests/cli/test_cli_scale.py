@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ledgermq import cli
-from ledgermq.client.scaling import Cluster, Group, Member, Plan, Step, facts, plan
+from ledgermq.client.plans.scaling import Cluster, Group, Member, Plan, Step, facts, plan
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.cli.test_cli_drain import members, status
@@ -201,7 +201,7 @@ FOUR = tuple(f"mq-{number}" for number in range(4))
 def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNode]:
     with fake_nodes() as (fake,):
         monkeypatch.setenv("LEDGERMQ_ENDPOINTS", fake.endpoint)
-        monkeypatch.setattr("ledgermq.client.scale_commands.ASK_AGAIN_S", 0.0)
+        monkeypatch.setattr("ledgermq.client.cli.scale_commands.ASK_AGAIN_S", 0.0)
         fake.answers("ClusterStatus", status("mq-0", FOUR[1:]))
         fake.answers("ListBrokerGroups", groups(FOUR[1:]))
         yield fake

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ledgermq import cli
+from ledgermq.client.cli.storage_commands import parse_file
 from ledgermq.client.errors import BadArgument
-from ledgermq.client.storage_commands import parse_file
 from ledgermq.proto import admin_pb2
 from tests.client.fake_cluster import admin_status, fake_nodes
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from ledgermq.client.service import ADMIN, LOG, MESSAGING
+from ledgermq.client.api.service import ADMIN, LOG, MESSAGING
 from ledgermq.proto import admin_pb2, log_pb2, messaging_pb2
 
 SERVICES = {

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from ledgermq.client.native.producer_session import STALE_EPOCH, UNKNOWN_PRODUCER
+from ledgermq.client.native.producers.producer_session import STALE_EPOCH, UNKNOWN_PRODUCER
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto import log_pb2_grpc
 from ledgermq.proto.compression import decompress

@@ -17,8 +17,8 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from ledgermq.client.connection import Address
-from ledgermq.client.native.connection import BrokerGroupQueues, Located, LogConnection, Pauses, Search, problem_of
+from ledgermq.client.api.connection import Address
+from ledgermq.client.native.log_connection import BrokerGroupQueues, Located, LogConnection, Pauses, Search, problem_of
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.entry_encoding import encode_messages
 from ledgermq.proto.entry_sealing import seal

@@ -15,20 +15,9 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from ledgermq.client import (
-    Admin,
-    AsyncAdmin,
-    AsyncConnection,
-    Backoff,
-    BadArgument,
-    Connection,
-    Credentials,
-    Refused,
-    Unreachable,
-    connection,
-    results,
-)
-from ledgermq.client.reading import read
+from ledgermq.client import Admin, AsyncAdmin, AsyncConnection, Backoff, BadArgument, Connection, Credentials, Refused, Unreachable, results
+from ledgermq.client.api import connection
+from ledgermq.client.api.reading import read
 from ledgermq.proto import admin_pb2 as pb
 from tests.client.fake_cluster import FakeNode, admin_status, endpoints, fake_nodes
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ledgermq.client import AsyncConsumer, AsyncProducer, BadArgument, Consumer, Producer, Refused
-from ledgermq.client.native import consumer as module
+from ledgermq.client.native.consumers import consumer as module
 from tests.client.fake_log import FakeLogNode, Trouble, endpoints, fake_log
 from tests.client.fake_reading import FakeConnection, FakeLog, served
 from tests.client.virtual_time import VirtualLoop
@@ -592,7 +592,7 @@ def test_an_arrow_batch_that_cannot_be_built_comes_again(monkeypatch: pytest.Mon
         found: list[int] = batch.offsets.tolist()
         return found
 
-    monkeypatch.setattr("ledgermq.client.native.received.Batch.to_arrow", to_arrow)
+    monkeypatch.setattr("ledgermq.client.native.consumers.received.Batch.to_arrow", to_arrow)
     got: list[int] = []
     options: dict[str, Any] = {"group": "x", "auto_commit": True, "until_end": True}
     if blocking:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import ledgermq
 from ledgermq import audit, client, proto
 from ledgermq.client.errors import ClusterError
-from ledgermq.client.native.outcomes import BatchAcknowledged, BatchFailed, Failure, FrameAcknowledged
-from ledgermq.client.native.positions import Place
+from ledgermq.client.native.consumers.positions import Place
+from ledgermq.client.native.producers.outcomes import BatchAcknowledged, BatchFailed, Failure, FrameAcknowledged
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code, Fault, LedgerError, fail
 

@@ -14,12 +14,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from ledgermq.client import connection as connections
-from ledgermq.client.admin import AsyncAdmin
-from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.connection import Address, AsyncConnection, Connection, parse_endpoints
+from ledgermq.client.api import connection as connections
+from ledgermq.client.api.admin import AsyncAdmin
+from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.connection import Address, AsyncConnection, Connection, parse_endpoints
+from ledgermq.client.api.talks import Pause
 from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
-from ledgermq.client.talks import Pause
 from ledgermq.proto import admin_pb2
 from tests.client.fake_cluster import admin_status, endpoints, fake_nodes
 

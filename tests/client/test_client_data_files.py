@@ -16,10 +16,10 @@ import pyarrow.parquet
 import pytest
 
 from ledgermq import cli
-from ledgermq.client import data_files
 from ledgermq.client.errors import BadArgument, Refused
-from ledgermq.client.native.consumer import AsyncConsumer
-from ledgermq.client.native.consuming import Filling, Progress, by_offsets
+from ledgermq.client.messages import data_files
+from ledgermq.client.native.consumers.consumer import AsyncConsumer
+from ledgermq.client.native.sinks.consuming import Filling, Progress, by_offsets
 from ledgermq.proto.status import ExitCode
 from tests.client.fake_reading import FakeConnection, FakeLog
 from tests.client.virtual_time import VirtualLoop
@@ -133,7 +133,7 @@ def test_only_what_is_on_stable_storage_is_committed(tmp_path: Path) -> None:
     loop_clock = iter(range(10_000))
     file = Failing(data_files.appended(str(tmp_path / "x.jsonl")), ".jsonl", synced=True)
     with pytest.raises(OSError, match="No space"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ledgermq.client.native.consuming._now", lambda: float(next(loop_clock)))
+        patch.setattr("ledgermq.client.native.sinks.consuming._now", lambda: float(next(loop_clock)))
         fill(log, file)
     rows = {(row["queue"], row["offset"]) for row in map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())}
     committed = {(queue, offset) for (_, queue), end in log.committed.items() for offset in range(end)}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ledgermq.client.errors import BadArgument, Refused
-from ledgermq.client.native import delivery_log
-from ledgermq.client.native.delivery_log import DeliveryLog
+from ledgermq.client.native.consumers import delivery_log
+from ledgermq.client.native.consumers.delivery_log import DeliveryLog
 from tests.client.test_client_native_consumer import AsyncConsumer, FakeConnection, Run, consumer_of, everything, filled, some
 from tests.client.virtual_time import VirtualLoop
 

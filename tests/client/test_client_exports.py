@@ -12,7 +12,7 @@ import pytest
 
 from ledgermq import client
 
-ASKING = ("client.admin_commands", "client.group_commands", "client.consume_commands", "client.message_commands", "client.member_commands")
+ASKING = ("client.cli.admin_commands", "client.cli.group_commands", "client.cli.consume_commands", "client.cli.message_commands", "client.cli.member_commands")
 
 
 def checked() -> dict[str, str]:

@@ -14,7 +14,7 @@ from tests.client.fake_cluster import admin_status, fake_nodes
 PROGRAM = """
 import asyncio, json, os, signal, sys, threading, time
 from ledgermq.client import *
-from ledgermq.client.native.tasks import TaskConnection
+from ledgermq.client.native.once.tasks import TaskConnection
 EP, SOON_S = sys.argv[1], 30
 
 def told(work):

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq import cli
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError
-from ledgermq.client.native.iceberg_sink import TRIES, Conflict, IcebergSink, Mark
-from ledgermq.client.native.positions import EntryName
-from ledgermq.client.native.sinking import Queue, Sinking
+from ledgermq.client.native.consumers.positions import EntryName
+from ledgermq.client.native.sinks.iceberg_sink import TRIES, Conflict, IcebergSink, Mark
+from ledgermq.client.native.sinks.sinking import Queue, Sinking
 from tests.client.fake_reading import Queue as Stored
 from tests.client.fake_reading import served
 from tests.client.test_client_native_consumer import filled

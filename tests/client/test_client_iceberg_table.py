@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgermq.client.errors import BadArgument, ClusterError
-from ledgermq.client.native.iceberg_sink import IcebergSink
+from ledgermq.client.native.sinks.iceberg_sink import IcebergSink
 from tests.client.fake_reading import Queue as Stored
 from tests.client.test_client_parquet_sink import HOUR_MS, QUEUES, batch_of
 
@@ -47,7 +47,7 @@ def stored() -> Stored:
 
 
 def open_sink(partition: str = "hour") -> IcebergSink:
-    from ledgermq.client.native.iceberg_table import IcebergTable
+    from ledgermq.client.native.sinks.iceberg_table import IcebergTable
 
     return IcebergSink(IcebergTable(NAME, partition), "c", "t", 1 << 30, 1e9)
 
@@ -190,7 +190,7 @@ def test_a_query_by_time_reads_only_the_files_that_it_needs(partition: str, file
 
 def test_what_is_refused(lake: Any, stored: Stored) -> None:
     """A table of another program, one that is dropped while a sink writes it, and names that are not there."""
-    from ledgermq.client.native.iceberg_table import IcebergTable
+    from ledgermq.client.native.sinks.iceberg_table import IcebergTable
 
     for name, said in (
         ("orders", "not the name of a table"),

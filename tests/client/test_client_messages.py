@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from ledgermq.client import sending
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import Refused, Unreachable
-from ledgermq.client.receiving import Receiver
-from ledgermq.client.sending import Outgoing, Sender, new_message_id
+from ledgermq.client.messages import sending
+from ledgermq.client.messages.receiving import Receiver
+from ledgermq.client.messages.sending import Outgoing, Sender, new_message_id
 from ledgermq.proto import messaging_pb2 as pb
 from tests.client.fake_cluster import FakeNode, acked, delivered, endpoints, fake_nodes, route, sent, status, verdict
 
@@ -45,8 +45,8 @@ def test_message_ids_are_of_version_1_and_unique() -> None:
 CONTAINER = """
 import os, socket, time, uuid
 os.getpid, socket.gethostname, time.time, uuid.getnode = (lambda: 1), (lambda: "app"), (lambda: 1.8e9), (lambda: 7)
-from ledgermq.client.connection import Connection
-from ledgermq.client.sending import new_message_id
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.messages.sending import new_message_id
 print(new_message_id(), Connection().client_id)
 """
 

@@ -27,13 +27,13 @@ from ledgermq.client import (
     Producer,
     ReceiptLog,
 )
-from ledgermq.client.arguments import LONGEST_S
+from ledgermq.client.api.arguments import LONGEST_S
+from ledgermq.client.api.talks import Call as Step
+from ledgermq.client.api.talks import Pause
 from ledgermq.client.errors import BadArgument, ClusterError, Unreachable
 from ledgermq.client.native.background import Background
-from ledgermq.client.native.connection import LogConnection
-from ledgermq.client.native.tasks import TaskConnection
-from ledgermq.client.talks import Call as Step
-from ledgermq.client.talks import Pause
+from ledgermq.client.native.log_connection import LogConnection
+from ledgermq.client.native.once.tasks import TaskConnection
 from ledgermq.proto import admin_pb2, log_pb2
 from ledgermq.proto.signature import Credentials
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes

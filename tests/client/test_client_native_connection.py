@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 
-from ledgermq.client.connection import Address
+from ledgermq.client.api.connection import Address
 from ledgermq.client.errors import Refused, Unreachable
-from ledgermq.client.native import connection as native
-from ledgermq.client.native.connection import Latencies, LogConnection, Pauses
+from ledgermq.client.native import log_connection as native
+from ledgermq.client.native.log_connection import Latencies, LogConnection, Pauses
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto import log_pb2_grpc
 from ledgermq.proto.signature import AUTHORIZATION, Credentials

@@ -11,10 +11,10 @@ import pytest
 
 from ledgermq.client import Consumer
 from ledgermq.client.errors import BadArgument, Refused, Unreachable
-from ledgermq.client.native import consumer as module
-from ledgermq.client.native.consumer import AsyncConsumer
-from ledgermq.client.native.fetching import Window
-from ledgermq.client.native.received import Batch
+from ledgermq.client.native.consumers import consumer as module
+from ledgermq.client.native.consumers.consumer import AsyncConsumer
+from ledgermq.client.native.consumers.fetching import Window
+from ledgermq.client.native.consumers.received import Batch
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.client.fake_reading import FakeConnection, FakeLog, Group, Queue, served

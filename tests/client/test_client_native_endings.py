@@ -16,15 +16,15 @@ import grpc.aio
 import pytest
 
 from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Consumer, Producer, Refused, SendFailed
-from ledgermq.client.connection import Address
+from ledgermq.client.api.connection import Address
 from ledgermq.client.errors import ClusterError
-from ledgermq.client.native.batches import Batch, Futures, Gathering
-from ledgermq.client.native.columns import Columns
-from ledgermq.client.native.connection import Latencies, broken
-from ledgermq.client.native.outcomes import FrameAcknowledged, Statistics
-from ledgermq.client.native.producer_session import STALE_EPOCH, ProducerSession, ProducerSettings
-from ledgermq.client.native.receipt_log import ReceiptLog
-from ledgermq.client.native.sync_producer import ProducerOptions
+from ledgermq.client.native.log_connection import Latencies, broken
+from ledgermq.client.native.producers.batches import Batch, Futures, Gathering
+from ledgermq.client.native.producers.columns import Columns
+from ledgermq.client.native.producers.outcomes import FrameAcknowledged, Statistics
+from ledgermq.client.native.producers.producer_session import STALE_EPOCH, ProducerSession, ProducerSettings
+from ledgermq.client.native.producers.receipt_log import ReceiptLog
+from ledgermq.client.native.producers.sync_producer import ProducerOptions
 from ledgermq.proto import kernels
 from ledgermq.proto import log_pb2 as pb
 from tests.client.fake_log import LOG_TAG, FakeBrokerGroup, FakeLogNode, endpoints, fake_log
@@ -146,7 +146,7 @@ def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
 
 def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames beyond what the transport takes do not keep the producer there."""
-    monkeypatch.setattr("ledgermq.client.native.stream.FINAL_ANSWER_S", 0.05)
+    monkeypatch.setattr("ledgermq.client.native.producers.stream.FINAL_ANSWER_S", 0.05)
 
     class Deaf:
         """A call whose frames are never read."""

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Producer, ProducerFenced, Refused, SendFailed, connection
-from ledgermq.client.native.outcomes import Statistics
+from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Producer, ProducerFenced, Refused, SendFailed
+from ledgermq.client.api import connection
+from ledgermq.client.native.producers.outcomes import Statistics
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.receipts import receipt_of
 from ledgermq.proto.signature import AUTHORIZATION, Credentials
@@ -53,7 +54,7 @@ def test_a_message_is_acknowledged_with_its_place_and_found_there() -> None:
 @pytest.mark.parametrize("trouble", list(Trouble))
 def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same holds for the frames in flight behind it. A refused message fails alone."""
-    monkeypatch.setattr("ledgermq.client.native.stream.ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("ledgermq.client.native.producers.stream.ANSWER_TIMEOUT_S", 0.3)
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         nodes[0].troubles = [Trouble.NONE, trouble]
@@ -140,7 +141,7 @@ def test_a_slow_broker_group_is_not_used_while_there_is_another() -> None:
 def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three groups on three nodes, one killed: messages without a fixed queue go to the other two groups. Messages that waited for the dead
     group are stored when another node leads it; every acknowledged message is stored once."""
-    monkeypatch.setattr("ledgermq.client.native.connection.MISSED_S", 60.0)
+    monkeypatch.setattr("ledgermq.client.native.log_connection.MISSED_S", 60.0)
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         for node, group in zip(nodes, groups, strict=True):
@@ -499,7 +500,7 @@ def test_a_producer_learns_of_queues_that_its_topic_gets_while_it_runs() -> None
 
 def test_a_producer_asks_for_queues_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The producer also continues with the known queues after an answer that the topic does not exist."""
-    monkeypatch.setattr("ledgermq.client.native.producer.ROUTE_S", 0.01)
+    monkeypatch.setattr("ledgermq.client.native.producers.producer.ROUTE_S", 0.01)
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with producer(nodes) as sending:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from ledgermq.client.errors import Refused
-from ledgermq.client.native.connection import Located
-from ledgermq.client.native.positions import EntryName, Place, Start
-from ledgermq.client.native.ranges import MessagesGone, RangeReader, find_offsets, name_before
+from ledgermq.client.native.consumers.positions import EntryName, Place, Start
+from ledgermq.client.native.log_connection import Located
+from ledgermq.client.native.once.ranges import MessagesGone, RangeReader, find_offsets, name_before
 from tests.client.fake_reading import FakeConnection, FakeLog
 from tests.client.test_client_native_consumer import Run, body, filled
 from tests.client.virtual_time import VirtualLoop

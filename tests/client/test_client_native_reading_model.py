@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ledgermq.client.native.consumer import AsyncConsumer
-from ledgermq.client.native.positions import Place
-from ledgermq.client.native.received import Batch
+from ledgermq.client.native.consumers.consumer import AsyncConsumer
+from ledgermq.client.native.consumers.positions import Place
+from ledgermq.client.native.consumers.received import Batch
 from tests.client.fake_reading import FakeConnection, FakeLog, Members
 from tests.client.virtual_time import VirtualLoop
 from tests.example_counts import examples

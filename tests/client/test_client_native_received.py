@@ -15,10 +15,10 @@ from opentelemetry import propagate
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
 
 from ledgermq.client.errors import BadArgument
-from ledgermq.client.native import arrow
-from ledgermq.client.native.positions import Entries, Place, Run
-from ledgermq.client.native.received import Batch
-from ledgermq.client.native.wire import fetch_response
+from ledgermq.client.native.consumers import arrow
+from ledgermq.client.native.consumers.positions import Entries, Place, Run
+from ledgermq.client.native.consumers.received import Batch
+from ledgermq.client.native.consumers.wire import fetch_response
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.compression import Expansion
 from ledgermq.proto.entry_encoding import encode_entries

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ledgermq.client.errors import Refused
-from ledgermq.client.native.numbered import Chunk
-from ledgermq.client.native.positions import Place, Start
-from ledgermq.client.native.tasks import TaskConnection
+from ledgermq.client.native.consumers.positions import Place, Start
+from ledgermq.client.native.once.numbered import Chunk
+from ledgermq.client.native.once.tasks import TaskConnection
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto.status import Code
 from tests.cluster import running

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.client import aside
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError
-from ledgermq.client.native import parquet_sink
-from ledgermq.client.native.parquet_sink import ParquetSink
-from ledgermq.client.native.positions import Place, Run
-from ledgermq.client.native.received import Batch
-from ledgermq.client.native.sinking import Queue, Sinking
+from ledgermq.client.native.consumers.positions import Place, Run
+from ledgermq.client.native.consumers.received import Batch
+from ledgermq.client.native.sinks import parquet_sink
+from ledgermq.client.native.sinks.parquet_sink import ParquetSink
+from ledgermq.client.native.sinks.sinking import Queue, Sinking
 from tests.client.fake_reading import FakeLog, served
 from tests.client.fake_reading import Queue as Stored
 from tests.client.test_client_native_consumer import filled

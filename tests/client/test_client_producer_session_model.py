@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from ledgermq.client.errors import ProducerFenced
-from ledgermq.client.native.batches import Batch, Gathering
-from ledgermq.client.native.columns import Columns
-from ledgermq.client.native.connection import Latencies
-from ledgermq.client.native.outcomes import FrameAcknowledged, Statistics
-from ledgermq.client.native.producer_session import STALE_EPOCH, UNKNOWN_PRODUCER, ProducerSession, ProducerSettings
+from ledgermq.client.native.log_connection import Latencies
+from ledgermq.client.native.producers.batches import Batch, Gathering
+from ledgermq.client.native.producers.columns import Columns
+from ledgermq.client.native.producers.outcomes import FrameAcknowledged, Statistics
+from ledgermq.client.native.producers.producer_session import STALE_EPOCH, UNKNOWN_PRODUCER, ProducerSession, ProducerSettings
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.types import I32
 from tests.client.fake_log import FakeBrokerGroup

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError, Incomplete, Refused
 from ledgermq.client.proofs import Proof, Proven, Refuted, TrustedKeys, fetch, verify
-from ledgermq.client.proofs.fetching import each_alone
 from ledgermq.client.proofs.keys import node_of
 from ledgermq.client.proofs.proof import Since
+from ledgermq.client.proofs.proof_fetching import each_alone
 from ledgermq.client.proofs.verifying import check_receipt
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import log_pb2

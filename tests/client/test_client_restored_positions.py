@@ -20,12 +20,13 @@ import numpy as np
 import pytest
 
 from ledgermq.client.errors import BadArgument, Refused
-from ledgermq.client.native import consumer, sinking
-from ledgermq.client.native.consumer import AsyncConsumer
-from ledgermq.client.native.iceberg_sink import IcebergSink, Mark
-from ledgermq.client.native.parquet_sink import ParquetSink
-from ledgermq.client.native.positions import Changed, Entries, EntryName, Gap, Place, Positions, Start
-from ledgermq.client.native.sinking import Sink, Sinking
+from ledgermq.client.native.consumers import consumer
+from ledgermq.client.native.consumers.consumer import AsyncConsumer
+from ledgermq.client.native.consumers.positions import Changed, Entries, EntryName, Gap, Place, Positions, Start
+from ledgermq.client.native.sinks import sinking
+from ledgermq.client.native.sinks.iceberg_sink import IcebergSink, Mark
+from ledgermq.client.native.sinks.parquet_sink import ParquetSink
+from ledgermq.client.native.sinks.sinking import Sink, Sinking
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code, ExitCode
 from tests.client.fake_reading import FakeConnection, FakeLog, Group

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client.native.iceberg_sink import IcebergSink
-from ledgermq.client.native.parquet_sink import ParquetSink
+from ledgermq.client.native.sinks.iceberg_sink import IcebergSink
+from ledgermq.client.native.sinks.parquet_sink import ParquetSink
 from tests.client.fake_reading import Queue as Stored
 from tests.client.test_client_iceberg_sink import FakeTable, Lake
 from tests.client.test_client_parquet_sink import HOUR_MS, QUEUES, Killed, batch_of, kill, rows_of

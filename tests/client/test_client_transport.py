@@ -16,10 +16,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import Refused, Unreachable
-from ledgermq.client.native.connection import LogConnection
+from ledgermq.client.native.log_connection import LogConnection
 from ledgermq.node.frontend.security import minting
 from tests.client.fake_cluster import fake_nodes
 

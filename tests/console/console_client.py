@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from ledgermq.client.connection import AsyncConnection
+from ledgermq.client.api.connection import AsyncConnection
 from ledgermq.client.console import auditing
 from ledgermq.client.console.application import COOKIE, SERVED, make_application
 from ledgermq.client.console.sessions import Cluster, Limits

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.client.connection import Connection
-from ledgermq.client.receiving import Receiver
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.messages.receiving import Receiver
 from ledgermq.node.frontend.security import minting
 from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.cluster import create_topic, leader, running, target, wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.client.native.consumer import AsyncConsumer
+from ledgermq.client.native.consumers.consumer import AsyncConsumer
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import create_topic, leader, running, target
 from tests.e2e.command_line import CommandLine

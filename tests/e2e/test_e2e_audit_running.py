@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.client.native.sync_producer import Producer
+from ledgermq.client.native.producers.sync_producer import Producer
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import create_group, create_topic, leader, running, target
 from tests.e2e.command_line import LEDGERMQ, CommandLine, Outcome, environment

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import Refused
 from ledgermq.client.proofs.ed25519 import verified as verifier
 from ledgermq.node.process.local import LocalCluster

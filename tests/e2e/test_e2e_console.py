@@ -23,9 +23,9 @@ import pytest
 
 from bench import report
 from bench.native_gauges import anonymous_mib
-from ledgermq.client.connection import Connection
-from ledgermq.client.receiving import Receiver
-from ledgermq.client.service import MESSAGING
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.api.service import MESSAGING
+from ledgermq.client.messages.receiving import Receiver
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.signature import Credentials

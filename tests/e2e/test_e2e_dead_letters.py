@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.client.connection import Connection
-from ledgermq.client.receiving import Receiver
-from ledgermq.client.service import MESSAGING
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.api.service import MESSAGING
+from ledgermq.client.messages.receiving import Receiver
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 from tests.cluster import leader, log_events, running, wait_for

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledgermq.client.connection import Connection
-from ledgermq.client.sending import Outgoing, Sender
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.messages.sending import Outgoing, Sender
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import leader, running, wait_for
 from tests.e2e.command_line import CommandLine

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from ledgermq.client.connection import Connection
-from ledgermq.client.sending import Outgoing, Sender
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.messages.sending import Outgoing, Sender
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import http, leader, running, wait_for
 from tests.contract.official import message, official

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from ledgermq.audit.history import Read, Send, check_queue
-from ledgermq.client import service
-from ledgermq.client.sending import Outgoing, new_message_id
+from ledgermq.client.api import service
+from ledgermq.client.messages.sending import Outgoing, new_message_id
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 from tests.cluster import create_topic, leader, running, target, wait_for

@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.client.native.sync_consumer import Consumer
-from ledgermq.client.native.sync_producer import Producer
+from ledgermq.client.native.consumers.sync_consumer import Consumer
+from ledgermq.client.native.producers.sync_producer import Producer
 from ledgermq.node.process import local
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb

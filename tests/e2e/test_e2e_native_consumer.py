@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from ledgermq.client.native.consumer import AsyncConsumer
+from ledgermq.client.native.consumers.consumer import AsyncConsumer
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import create_topic, leader, running, wait_for
 from tests.e2e.command_line import CommandLine

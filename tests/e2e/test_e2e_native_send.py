@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.client import AsyncProducer
-from ledgermq.client.native.outcomes import Statistics
+from ledgermq.client.native.producers.outcomes import Statistics
 from tests.cluster import create_topic, leader, running
 from tests.e2e.command_line import CommandLine
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.connection import Connection
+from ledgermq.client.api.admin_calls import AdminCalls
+from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import Refused
 from ledgermq.node.frontend.security import minting
 from ledgermq.node.process.local import LocalCluster

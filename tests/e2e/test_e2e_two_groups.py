@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client.connection import Connection
-from ledgermq.client.sending import Outgoing, Sender
+from ledgermq.client.api.connection import Connection
+from ledgermq.client.messages.sending import Outgoing, Sender
 from tests.cluster import running
 from tests.e2e.command_line import CommandLine, described
 

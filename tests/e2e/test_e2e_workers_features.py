@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client.native.sync_consumer import Consumer
-from ledgermq.client.native.sync_producer import Producer
+from ledgermq.client.native.consumers.sync_consumer import Consumer
+from ledgermq.client.native.producers.sync_producer import Producer
 from ledgermq.node.process.local import LocalCluster
 from tests import cluster as real
 from tests.contract.official import Official, message

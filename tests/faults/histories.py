@@ -17,8 +17,8 @@ import grpc
 from google.protobuf.message import Message
 
 from ledgermq.audit.history import NEVER, Read, Send, Violation, check_queue
-from ledgermq.client import service
-from ledgermq.client.sending import Outgoing, new_message_id
+from ledgermq.client.api import service
+from ledgermq.client.messages.sending import Outgoing, new_message_id
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from ledgermq.proto import messaging_pb2 as pb

@@ -177,7 +177,7 @@ class TestRendered:
         (tmp_path / "ledgermq").chmod(0o755)
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LEDGERMQ_NODE": f"{NAME}-1"}
         said = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=20).stdout
-        from ledgermq.client.member_commands import drain
+        from ledgermq.client.cli.member_commands import drain
 
         arguments = said.split("\n")[:-1]
         assert arguments[:3] == ["member", "drain", f"{NAME}-1"]
@@ -195,7 +195,7 @@ class TestRendered:
         assert join["metadata"]["name"] != profile("zones").jobs()[1]["metadata"]["name"], "a job cannot be changed"
         (tmp_path / "ledgermq").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
         (tmp_path / "ledgermq").chmod(0o755)
-        from ledgermq.client.scale_commands import scale
+        from ledgermq.client.cli.scale_commands import scale
 
         for name, template in (("leave", None), ("members", f"{{node}}.{NAME}-nodes.queues.svc.cluster.local:8081:9081:10081:11081")):
             environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}

@@ -11,11 +11,11 @@ import time
 
 import grpc
 
-from ledgermq.client import service
-from ledgermq.client.connection import Connection
+from ledgermq.client.api import service
+from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import ClusterError
-from ledgermq.client.receiving import Receiver
-from ledgermq.client.sending import Outgoing, new_message_id
+from ledgermq.client.messages.receiving import Receiver
+from ledgermq.client.messages.sending import Outgoing, new_message_id
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 from tests import cluster as real

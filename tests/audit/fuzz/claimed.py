@@ -21,7 +21,8 @@ from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.clients.joining import join_here
 from ledgermq.audit.clients.outcome import ClientFiles, check_clients
 from ledgermq.audit.jobs import Audit, audit, judge
-from ledgermq.client.native import delivery_log, receipt_log
+from ledgermq.client.native.consumers import delivery_log
+from ledgermq.client.native.producers import receipt_log
 from tests.audit.client_cases import FIFO, GROUP, Clients, write_clients
 from tests.audit.fuzz.case import Case
 from tests.audit.fuzz.damage import DERIVED, DIVERGENCE, EXTRA, MISSING, OPEN, REORDERED

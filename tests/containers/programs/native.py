@@ -14,8 +14,8 @@ import sys
 import time
 
 from ledgermq.client.errors import ClusterError
-from ledgermq.client.native.consumer import AsyncConsumer
-from ledgermq.client.native.producer import AsyncProducer
+from ledgermq.client.native.consumers.consumer import AsyncConsumer
+from ledgermq.client.native.producers.producer import AsyncProducer
 
 PACE_S = 0.05
 TIMEOUT_S = 8.0
