@@ -16,8 +16,8 @@ import numpy as np
 from ledgermq.audit.jobs import Engine, audit, local_engine
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries, encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_entries, encode_messages
+from ledgermq.proto.records import control
 from ledgermq.proto.types import HardState, UnsealedBatch
 from ledgermq.raft.config import Rule
 from ledgermq.storage.files.real_disk import RealDisk

@@ -19,10 +19,10 @@ from pathlib import Path
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.sends.sequencer import Sequencer
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.layout import java_hash
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.layout import java_hash
+from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.types import Draft, Range
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.group.store import GroupStore

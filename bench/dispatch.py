@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from bench.storage_append import BODY_BYTES, BORN_MS, HOST, MESSAGES, Inputs, median, new_identity, new_log
-from ledgermq.proto import layout
-from ledgermq.proto.entry_encoding import encode_messages
+from ledgermq.proto.entries import layout
+from ledgermq.proto.entries.entry_encoding import encode_messages
 from ledgermq.proto.types import Range, UnsealedBatch
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.keys.key_index import KeyIndex

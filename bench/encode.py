@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.proto import layout
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_encoding import encode_entries, encode_messages, host_bytes
-from ledgermq.proto.entry_sealing import chain_seed, seal
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries import layout
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries, encode_messages, host_bytes
+from ledgermq.proto.entries.entry_sealing import chain_seed, seal
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft, UnsealedBatch
 
 NAME, RUNS, DURABLE = "encode", 3, False

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from bench.encode import BORN_MS, CARRIERS, HOST, SEED, median_us
-from ledgermq.proto import entry_sealing
-from ledgermq.proto.entry_sealing import make_range
+from ledgermq.proto.entries import entry_sealing
+from ledgermq.proto.entries.entry_sealing import make_range
 from ledgermq.proto.frames import Column, EncodedFrame, Frame, FrameBuilder, native_runs, read_entries, read_frame
 
 NAME, RUNS, DURABLE = "frames", 3, False

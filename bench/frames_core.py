@@ -28,10 +28,10 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto import kernels
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_sealing import chain_seed
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_sealing import chain_seed
+from ledgermq.proto.entries.ranges import tail_of
 from ledgermq.proto.frames import FrameBuilder
-from ledgermq.proto.ranges import tail_of
 from ledgermq.proto.types import Frame, Permission, Range, TopicConfig, TopicKind, UnsealedBatch
 from ledgermq.raft.config import RaftConfig
 from ledgermq.storage.files.real_disk import RealDisk

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench import report
 from bench.storage_append import BORN_MS, HOST, new_identity, new_log
-from ledgermq.proto.entry_encoding import encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_messages
 from ledgermq.storage.files.ports import DiskFile
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.keys.key_index import SLOTS, UNITS, KeyIndex

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.storage_append import BORN_MS, HOST, new_identity
-from ledgermq.proto.entry_encoding import encode_messages
-from ledgermq.proto.entry_sealing import seal
+from ledgermq.proto.entries.entry_encoding import encode_messages
+from ledgermq.proto.entries.entry_sealing import seal
 from ledgermq.proto.types import Identity, SyncedMark
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.log.entry_log import EntryLog

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.proto import layout
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_encoding import encode_messages, host_bytes
-from ledgermq.proto.entry_sealing import seal
+from ledgermq.proto.entries import layout
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_encoding import encode_messages, host_bytes
+from ledgermq.proto.entries.entry_sealing import seal
 from ledgermq.proto.types import Identity, UnsealedBatch
 from ledgermq.storage.files.mapped_files import run_now
 from ledgermq.storage.files.real_disk import RealDisk

@@ -23,9 +23,9 @@ import numpy as np
 import rocksdict
 
 from bench.page_tree import PageTree
-from ledgermq.proto import layout
-from ledgermq.proto.entry_encoding import encode_messages, host_bytes
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries import layout
+from ledgermq.proto.entries.entry_encoding import encode_messages, host_bytes
+from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.group.store import GroupStore, exists
 from ledgermq.storage.keys.key_index import SLOTS, UNITS, KeyIndex

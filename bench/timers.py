@@ -21,7 +21,7 @@ from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.group import Group
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import I64, Draft, Permission, Range, TopicConfig, TopicKind, UnsealedBatch
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.queues.queue_buffer import BufferedQueues

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ledgermq.proto import admin_pb2, messaging_pb2, units
-from ledgermq.proto.group_config import backoff_words
-from ledgermq.proto.properties import MESSAGE_GROUP, TRANSACTION_ID
+from ledgermq.proto.entries.properties import MESSAGE_GROUP, TRANSACTION_ID
+from ledgermq.proto.records.group_config import backoff_words
 from ledgermq.proto.types import Backoff
 from ledgermq.proto.workers import node_of, number_of
 

@@ -38,9 +38,9 @@ from ledgermq.node.replica.consensus.replica_wire import Arrived
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.ports import RebuildOutput
-from ledgermq.proto.entry_checking import BadEntry
-from ledgermq.proto.entry_sealing import chain_crc_at
-from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.entries.entry_checking import BadEntry
+from ledgermq.proto.entries.entry_sealing import chain_crc_at
+from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import Frame, HardState, Identity, Range, Role, SyncedMark
 from ledgermq.raft.config import MS, Members, RaftConfig, Rule
 from ledgermq.raft.core import Core

@@ -37,7 +37,7 @@ from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket,
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
 from ledgermq.node.replica.hosting.hosting import TAKE_AWAY
 from ledgermq.node.replica.hosting.ports import State
-from ledgermq.proto.entry_sealing import chain_seed
+from ledgermq.proto.entries.entry_sealing import chain_seed
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import Appointment

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Recalled
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster
 from ledgermq.sim.network import MS

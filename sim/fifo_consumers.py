@@ -9,8 +9,8 @@ import random
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Handle, Lease, Receive, Received
 from ledgermq.node.broker.calls.outcome import Call, Refused
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import MESSAGE_GROUP, parse
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import MESSAGE_GROUP, parse
 from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, EVERYTHING, FIFO, Answer, Cluster
 from ledgermq.sim.message_groups import MessageGroup
 from ledgermq.sim.network import MS

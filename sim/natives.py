@@ -17,13 +17,13 @@ import numpy as np
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
 from ledgermq.node.broker.parts.producers.producers import UNNAMED_MS
-from ledgermq.proto.control import ProducerRecord, decode
+from ledgermq.proto.entries.layout import BODY_AT, prefixes, record_columns
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import TAG, parse
+from ledgermq.proto.entries.ranges import record_of
 from ledgermq.proto.frames import FrameBuilder, native_runs
-from ledgermq.proto.layout import BODY_AT, prefixes, record_columns
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import TAG, parse
-from ledgermq.proto.ranges import record_of
-from ledgermq.proto.time_epochs import TimeEpochs
+from ledgermq.proto.records.control import ProducerRecord, decode
+from ledgermq.proto.records.time_epochs import TimeEpochs
 from ledgermq.proto.types import Frame, Range, UnsealedBatch
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster

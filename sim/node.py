@@ -23,9 +23,9 @@ from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.assembling import machine_of, replica_of
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.retention.retention_rules import LogFile
-from ledgermq.proto.control import UnknownControlRecord
-from ledgermq.proto.layout import BODY_AT, HEADER_BYTES
+from ledgermq.proto.entries.layout import BODY_AT, HEADER_BYTES
 from ledgermq.proto.levels import LEVEL_MAX
+from ledgermq.proto.records.control import UnknownControlRecord
 from ledgermq.proto.types import Identity, Range, Role
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
 from ledgermq.raft.transfer import LeaderChange

@@ -20,8 +20,8 @@ from ledgermq.node.replica.retention.retention_facts import (
     timer_pin,
 )
 from ledgermq.node.replica.retention.retention_rules import TIME, Facts, Pin, Rules, agreed, decide, lowest, trim_of
-from ledgermq.proto.control import LevelRecord, SealRecord, TrimRecord
 from ledgermq.proto.levels import EARLY_END_LEVEL, STORED_TRIM_LEVEL, TIME_EPOCH_LEVEL
+from ledgermq.proto.records.control import LevelRecord, SealRecord, TrimRecord
 from ledgermq.proto.types import GroupConfig, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.transfer import Cause

@@ -14,8 +14,8 @@ from typing import Protocol
 from ledgermq.node.broker.calls.member_calls import MembersKind, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Call, Refused
-from ledgermq.proto.control import LevelRecord
 from ledgermq.proto.levels import LEVEL_MAX
+from ledgermq.proto.records.control import LevelRecord
 from ledgermq.raft.config import Members
 from ledgermq.sim.clients import Answer
 from ledgermq.sim.network import MS

@@ -6,7 +6,7 @@ Nothing is ever removed from it, so no consumer group may pass over a message. I
 from __future__ import annotations
 
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched, TierMessage
-from ledgermq.proto.layout import record_columns
+from ledgermq.proto.entries.layout import record_columns
 from ledgermq.proto.names import CONTROL_TOPICS
 from ledgermq.sim.truth import Truth
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ledgermq.node.broker.parts.timers.timers import Timers
-from ledgermq.proto.layout import BODY_AT, prefixes, record_columns
+from ledgermq.proto.entries.layout import BODY_AT, prefixes, record_columns
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.histories import Histories, QueueKey

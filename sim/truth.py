@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.retention.retained import Retained
-from ledgermq.proto.layout import BODY_AT, record_columns
-from ledgermq.proto.log_tree import check_consistency, consistency_path, leaf_hash, tree_root
+from ledgermq.proto.entries.layout import BODY_AT, record_columns
+from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.proto.names import CONTROL_TOPICS, WAITING_TOPICS
-from ledgermq.proto.ranges import cut, tail_of
+from ledgermq.proto.proofs.log_tree import check_consistency, consistency_path, leaf_hash, tree_root
 from ledgermq.proto.types import I64, Range
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import ForgetfulDisk

@@ -21,11 +21,11 @@ from typing import Protocol
 import numpy as np
 
 from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
-from ledgermq.proto.control import TimeEpochRecord
-from ledgermq.proto.layout import prefixes
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import TAG, parse
-from ledgermq.proto.ranges import record_of
+from ledgermq.proto.entries.layout import prefixes
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import TAG, parse
+from ledgermq.proto.entries.ranges import record_of
+from ledgermq.proto.records.control import TimeEpochRecord
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import MS
 from ledgermq.raft.quorum import majority

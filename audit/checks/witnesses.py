@@ -24,7 +24,7 @@ from ledgermq.audit.reading.decode import NOT_JSON
 from ledgermq.client.errors import ClusterError
 from ledgermq.client.proofs import ed25519
 from ledgermq.client.proofs.witness_files import accepted_of, groups_in, public_key
-from ledgermq.proto.signed_notes import Checkpoint, verify
+from ledgermq.proto.proofs.signed_notes import Checkpoint, verify
 
 LEAF = struct.Struct(">8sQQQQ32s")
 """A leaf of the log tree: magic, base, first index, number of entries, end position, root."""

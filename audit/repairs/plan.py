@@ -26,7 +26,7 @@ from ledgermq.audit.reading.node_paths import is_remote, split
 from ledgermq.audit.repairs.entries import NONE, Entries, read_entries
 from ledgermq.audit.repairs.splice import End, Undecided, Wanted, emptied, is_there, splice
 from ledgermq.audit.repairs.told import Audited, Report, Told
-from ledgermq.proto.repair_plan import BeginRepair, DirectoryRepair, FileRepair, Left, MarkRepair, Plan, RangeRepair
+from ledgermq.proto.records.repair_plan import BeginRepair, DirectoryRepair, FileRepair, Left, MarkRepair, Plan, RangeRepair
 
 FENCE_FILE = "repair"
 BACKUP_FILE = "backup.json"

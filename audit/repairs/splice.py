@@ -22,7 +22,7 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading.decode import BLANK_MAGIC, ENTRY_MAGIC, HEADER, HEADER_BYTES, I64, crc
 from ledgermq.audit.reading.files import open_file, stat_of
 from ledgermq.audit.repairs.entries import CHAINED_BYTES, NONE, Entries
-from ledgermq.proto.repair_plan import FileRepair, Piece
+from ledgermq.proto.records.repair_plan import FileRepair, Piece
 
 CHUNK_BYTES = 1 << 20
 WINDOW_BYTES = 4 << 20

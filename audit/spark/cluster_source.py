@@ -32,7 +32,7 @@ from ledgermq.audit.spark.cluster_options import (
 )
 from ledgermq.client.native.consumers.positions import Place, Start
 from ledgermq.client.native.consumers.received import Batch
-from ledgermq.proto.compression import Expansion
+from ledgermq.proto.entries.compression import Expansion
 
 COLUMNS = {
     "topic": "string",

@@ -25,7 +25,7 @@ from ledgermq.client.api.service import ADMIN
 from ledgermq.client.api.talks import Pause, Talk
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.group_config import backoff_fields
+from ledgermq.proto.records.group_config import backoff_fields
 from ledgermq.proto.status import Code
 from ledgermq.proto.types import Backoff
 

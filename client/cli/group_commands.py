@@ -17,7 +17,7 @@ from ledgermq.client.cli.commands import cluster_command, confirmed, exact_optio
 from ledgermq.client.errors import BadArgument, Incomplete
 from ledgermq.client.moments import place
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.group_config import BACKOFF_FORM, backoff_fields, parse_backoff
+from ledgermq.proto.records.group_config import BACKOFF_FORM, backoff_fields, parse_backoff
 
 
 @click.group()

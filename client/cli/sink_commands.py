@@ -19,7 +19,7 @@ from ledgermq.client import render
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import DURATION, SIZE, Meter, cluster_command, json_option, namespace_option
 from ledgermq.client.errors import BadArgument
-from ledgermq.proto.properties import UNDECODED
+from ledgermq.proto.entries.properties import UNDECODED
 
 if TYPE_CHECKING:
     from ledgermq.client.native.sinks.sinking import Sink

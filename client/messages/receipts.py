@@ -1,7 +1,7 @@
 """Reading receipts from the files that producers wrote, and verifying them with a running cluster.
 
-A file holds one receipt per row, with the columns of `proto/receipts.py`: Parquet by its name, otherwise JSON lines. Rows are sent to the
-cluster in order, a few hundred at a time; the file is not kept in memory.
+A file holds one receipt per row, with the columns of `proto/proofs/receipts.py`: Parquet by its name, otherwise JSON lines. Rows are sent
+to the cluster in order, a few hundred at a time; the file is not kept in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ledgermq.client.api.connection import Connection
 from ledgermq.client.api.service import LOG
 from ledgermq.client.errors import BadArgument
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.receipts import receipt_of
+from ledgermq.proto.proofs.receipts import receipt_of
 
 BATCH = 200
 RESULTS = {pb.Verdict.TRUE: "true", pb.Verdict.FALSE: "false", pb.Verdict.UNVERIFIABLE: "unverifiable"}

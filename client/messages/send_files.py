@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ledgermq.client.errors import BadArgument, ClusterError, Refused
 from ledgermq.client.messages.sending import SendSummary, weaker_of
-from ledgermq.proto.receipts import class_of
+from ledgermq.proto.proofs.receipts import class_of
 from ledgermq.proto.status import Code
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ledgermq.client.plans.definitions import (
 )
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import units
-from ledgermq.proto.group_config import backoff_fields, parse_backoff
+from ledgermq.proto.records.group_config import backoff_fields, parse_backoff
 
 SECRET_BYTES = 24
 

@@ -17,8 +17,8 @@ from ledgermq.client.api.admin_calls import AdminCalls
 from ledgermq.client.api.reading import text_of
 from ledgermq.client.errors import BadArgument
 from ledgermq.proto import units
-from ledgermq.proto.group_config import parse_backoff
 from ledgermq.proto.names import DLQ_PREFIX, RETRY_PREFIX, parse_stored
+from ledgermq.proto.records.group_config import parse_backoff
 
 VERSION = 1
 TOPIC_KINDS = ("normal", "fifo", "delay", "transaction", "mixed", "priority", "lite")

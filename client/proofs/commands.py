@@ -26,7 +26,7 @@ from ledgermq.client.proofs.proof import Proven, Refuted
 from ledgermq.client.proofs.proof_fetching import agreed, each_alone, fetch, path_from, replicas_of, shown_by
 from ledgermq.client.proofs.verifying import NOT_TRUE, check_receipt, check_since, enough_signed, verify
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.signed_notes import COSIGNATURE, Checkpoint, Note, format_note
+from ledgermq.proto.proofs.signed_notes import COSIGNATURE, Checkpoint, Note, format_note
 from ledgermq.proto.status import Code
 
 _FILE = click.Path(path_type=Path, dir_okay=False)

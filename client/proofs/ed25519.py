@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ledgermq.client.errors import BadArgument
-from ledgermq.proto.signed_notes import Signer
+from ledgermq.proto.proofs.signed_notes import Signer
 
 SEED_BYTES = 32
 

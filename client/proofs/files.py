@@ -14,8 +14,8 @@ from ledgermq.client.messages.receipts import rows
 from ledgermq.client.proofs.keys import TrustedKeys
 from ledgermq.client.proofs.proof import Proof, Unreadable
 from ledgermq.proto import log_pb2
-from ledgermq.proto.receipts import receipt_of
-from ledgermq.proto.signed_notes import Checkpoint, Note, parse_note
+from ledgermq.proto.proofs.receipts import receipt_of
+from ledgermq.proto.proofs.signed_notes import Checkpoint, Note, parse_note
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.proofs import ed25519
-from ledgermq.proto.signed_notes import COSIGNATURE, ED25519, Checkpoint, LogName, Note, Verified, VerifierKey, verify
+from ledgermq.proto.proofs.signed_notes import COSIGNATURE, ED25519, Checkpoint, LogName, Note, Verified, VerifierKey, verify
 
 _Check = Callable[[bytes, bytes, bytes], bool]
 _REPLICAS = "replicas"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledgermq.client.errors import ClusterError
-from ledgermq.proto.log_tree import HASH_BYTES, FileLeaf
-from ledgermq.proto.signed_notes import Checkpoint, Note, Verified, format_note, parse_note
+from ledgermq.proto.proofs.log_tree import HASH_BYTES, FileLeaf
+from ledgermq.proto.proofs.signed_notes import Checkpoint, Note, Verified, format_note, parse_note
 from ledgermq.proto.status import ExitCode
 
 FORMAT, VERSION = "ledgermq-proof", 1

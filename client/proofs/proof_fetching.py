@@ -17,8 +17,8 @@ from ledgermq.client.errors import Refused, Unreachable
 from ledgermq.client.proofs.proof import Proof, Refuted, Since
 from ledgermq.client.proofs.verifying import check_paths
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.log_tree import FileLeaf
-from ledgermq.proto.signed_notes import Checkpoint, Note, parse_note
+from ledgermq.proto.proofs.log_tree import FileLeaf
+from ledgermq.proto.proofs.signed_notes import Checkpoint, Note, parse_note
 from ledgermq.proto.status import Code
 
 T = TypeVar("T")

@@ -11,12 +11,12 @@ from ledgermq.client.errors import Incomplete
 from ledgermq.client.proofs.keys import TrustedKeys
 from ledgermq.client.proofs.proof import Message, Proof, Proven, Refuted, Since
 from ledgermq.proto import log_pb2
-from ledgermq.proto.compression import BadBody, decompress
-from ledgermq.proto.layout import CRC_WORDS_AT, ENTRY_HEAD, ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES
-from ledgermq.proto.log_tree import check_consistency, leaf_hash, root_of_inclusion
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import message_id_of
-from ledgermq.proto.signed_notes import Checkpoint, Note, Verified
+from ledgermq.proto.entries.compression import BadBody, decompress
+from ledgermq.proto.entries.layout import CRC_WORDS_AT, ENTRY_HEAD, ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import message_id_of
+from ledgermq.proto.proofs.log_tree import check_consistency, leaf_hash, root_of_inclusion
+from ledgermq.proto.proofs.signed_notes import Checkpoint, Note, Verified
 
 NOT_TRUE = "keep the file and ask who made it"
 

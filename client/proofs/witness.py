@@ -17,8 +17,8 @@ from ledgermq.client.proofs.keys import TrustedKeys, node_of
 from ledgermq.client.proofs.proof import Refuted
 from ledgermq.client.proofs.proof_fetching import Shown, merged, read_shown
 from ledgermq.client.proofs.witness_files import GroupMemory, LastShown, Newest, WitnessFiles
-from ledgermq.proto.log_tree import check_consistency
-from ledgermq.proto.signed_notes import Checkpoint, Note, cosign, format_note, parse_note
+from ledgermq.proto.proofs.log_tree import check_consistency
+from ledgermq.proto.proofs.signed_notes import Checkpoint, Note, cosign, format_note, parse_note
 from ledgermq.proto.status import Code
 
 FORK = "fork"

@@ -21,7 +21,7 @@ from ledgermq.client.errors import BadArgument
 from ledgermq.client.proofs import ed25519
 from ledgermq.client.proofs.proof import Unreadable
 from ledgermq.proto.json_checksum import opened, sealed
-from ledgermq.proto.signed_notes import COSIGNATURE, Checkpoint, LogName, Note, Signer, VerifierKey, format_note, parse_note
+from ledgermq.proto.proofs.signed_notes import COSIGNATURE, Checkpoint, LogName, Note, Signer, VerifierKey, format_note, parse_note
 
 _KEY, _PUBLIC, _LOCK, _GROUPS, _NODES, _EVIDENCE = "key", "key.pub", "lock", "groups", "nodes.json", "evidence"
 _PREFIX = "PRIVATE+KEY+"

@@ -48,10 +48,10 @@ from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.ports import PeerPacket, Replicator, SyncTicket
 from ledgermq.node.broker.recent import Recent
 from ledgermq.node.broker.turn import Turn
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
+from ledgermq.proto.entries.entry_encoding import encode_entries, entry_bytes
+from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.levels import MINIMUM_LEVEL
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft, ReplicaStatus, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import HaRequest

@@ -10,7 +10,7 @@ from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.machine import Machine
-from ledgermq.proto.layout import Columns
+from ledgermq.proto.entries.layout import Columns
 from ledgermq.storage.log.begin import Begin
 from ledgermq.storage.queues.consume_queue import Minimum, QueueUnits
 

@@ -10,8 +10,8 @@ from ledgermq.node.broker.part import last_store_ms
 from ledgermq.node.broker.parts.sends.sequencer import Assignment, Sequencer
 from ledgermq.node.broker.ports import LogFull, NotLeader, Replicator
 from ledgermq.node.broker.turn import Turn
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Range, UnsealedBatch
 from ledgermq.raft.membership import MemberChange, NotYet
 

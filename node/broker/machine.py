@@ -29,16 +29,16 @@ from ledgermq.node.broker.parts.timers.timers import Timers
 from ledgermq.node.broker.parts.transactions.transactions import NewHalf, Transactions, half_messages
 from ledgermq.node.broker.ports import Queues
 from ledgermq.node.broker.queues import LiteKey, Places, QueueKey, Topic, Touched
-from ledgermq.proto import control
-from ledgermq.proto.group_config import group_fields, read_group
-from ledgermq.proto.layout import Columns, record_columns
+from ledgermq.proto.entries.layout import Columns, record_columns
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.native_ids import Run, native_runs
+from ledgermq.proto.entries.properties import INCARNATION, REAL_QUEUE, REAL_TOPIC, parse
+from ledgermq.proto.entries.ranges import cut, record_of
 from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX, TREE_LEVEL, snapshot_version
-from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, TIMER_TOPIC, parent_of
-from ledgermq.proto.native_ids import Run, native_runs
-from ledgermq.proto.properties import INCARNATION, REAL_QUEUE, REAL_TOPIC, parse
-from ledgermq.proto.ranges import cut, record_of
-from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
+from ledgermq.proto.records import control
+from ledgermq.proto.records.group_config import group_fields, read_group
+from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.types import I32, Permission, Range, ReplicaStatus, TopicConfig, TopicDurability, TopicKind
 from ledgermq.storage.state.snapshot import export_minimums
 

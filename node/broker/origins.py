@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ledgermq.proto.control import UnknownControlRecord
-from ledgermq.proto.layout import Columns, split_record
-from ledgermq.proto.properties import ORIGIN, value_of
-from ledgermq.proto.ranges import record_of
+from ledgermq.proto.entries.layout import Columns, split_record
+from ledgermq.proto.entries.properties import ORIGIN, value_of
+from ledgermq.proto.entries.ranges import record_of
+from ledgermq.proto.records.control import UnknownControlRecord
 from ledgermq.proto.types import Range
 
 

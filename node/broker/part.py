@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.queues import LiteKey, Touched
-from ledgermq.proto.layout import FEW_ENTRIES, HEADER_BYTES, Columns
-from ledgermq.proto.ranges import record_of
+from ledgermq.proto.entries.layout import FEW_ENTRIES, HEADER_BYTES, Columns
+from ledgermq.proto.entries.ranges import record_of
 from ledgermq.proto.types import GroupConfig, Range
 
 _STORE_MS = slice(56, 64)

@@ -18,7 +18,7 @@ from ledgermq.node.broker.calls.send_calls import Produce, ProduceFrame
 from ledgermq.node.broker.calls.transaction_calls import Prepare
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.queues import Pair, QueueKey
-from ledgermq.proto import control
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft
 
 NEVER_NS = 1 << 62

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ledgermq.proto.layout import Columns
+from ledgermq.proto.entries.layout import Columns
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I32, I64, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.config import Members

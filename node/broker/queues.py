@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledgermq.node.broker.ports import Queues
-from ledgermq.proto.layout import java_hash, split_record
+from ledgermq.proto.entries.layout import java_hash, split_record
 from ledgermq.proto.levels import FIRST_LEVEL
 from ledgermq.proto.names import LITE_SEPARATOR, parent_of
-from ledgermq.proto.time_epochs import NO_EPOCHS
+from ledgermq.proto.records.time_epochs import NO_EPOCHS
 from ledgermq.proto.types import I32, I64, GroupConfig, TopicConfig, TopicKind
 
 _STORE_MS_IN_RECORD = slice(56, 64)

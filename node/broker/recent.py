@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 
-from ledgermq.proto.layout import Columns
+from ledgermq.proto.entries.layout import Columns
 from ledgermq.proto.types import Range
 
 RANGES_MAX = 4096

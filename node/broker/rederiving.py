@@ -10,7 +10,7 @@ import itertools
 
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.restoring import READ_BYTES, restore
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.types import Identity
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.files.ports import Disk

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ledgermq.node.broker.machine import Machine
-from ledgermq.proto.layout import record_columns
+from ledgermq.proto.entries.layout import record_columns
+from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.levels import FIRST_LEVEL, SNAPSHOTS, snapshot_version
-from ledgermq.proto.ranges import cut
 from ledgermq.storage.files.errors import Damaged, DerivedLost, UnknownFormat
 from ledgermq.storage.group.store import GroupStore
 from ledgermq.storage.log.phases import Phases

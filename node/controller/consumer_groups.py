@@ -15,8 +15,8 @@ from ledgermq.node.controller.command_fields import (
     read_text,
 )
 from ledgermq.node.controller.state import Json, Outcome, State, next_state, with_entry, without_entry
-from ledgermq.proto.group_config import group_fields, group_words, read_backoff
 from ledgermq.proto.names import topic_name
+from ledgermq.proto.records.group_config import group_fields, group_words, read_backoff
 from ledgermq.proto.status import Code
 from ledgermq.proto.types import GroupConfig
 

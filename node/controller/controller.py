@@ -26,8 +26,8 @@ from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Place, Quorum, T
 from ledgermq.node.controller.state import Json, Outcome, State, Topic, restore_topic
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.proto.group_config import read_group
 from ledgermq.proto.names import group_name
+from ledgermq.proto.records.group_config import read_group
 from ledgermq.proto.status import Code, ExitCode, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
 from ledgermq.proto.workers import is_first

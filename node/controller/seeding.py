@@ -13,9 +13,9 @@ from ledgermq.node.controller import metadata, voters
 from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES, Journal
 from ledgermq.node.controller.quorum import COMMAND_TYPE
 from ledgermq.node.controller.state import Json, State
-from ledgermq.proto.group_config import group_fields
 from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.names import is_dead_letter_topic
+from ledgermq.proto.records.group_config import group_fields
 from ledgermq.proto.types import GroupConfig, TopicConfig
 from ledgermq.storage.files.ports import Disk
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.proto.signed_notes import PUBLIC_BYTES
+from ledgermq.proto.proofs.signed_notes import PUBLIC_BYTES
 
 Json = dict[str, Any]
 

@@ -14,9 +14,9 @@ from ledgermq.node.controller import broker_groups as group_specs
 from ledgermq.node.controller import ha, signing_keys
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.controller.grants import User
-from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.names import is_dead_letter_topic
+from ledgermq.proto.records.group_config import group_fields, read_group
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 

@@ -26,7 +26,7 @@ from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.runtime.security_sections import Quotas
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.layout import Buffer
+from ledgermq.proto.entries.layout import Buffer
 from ledgermq.proto.types import ReplicaStatus
 
 T = TypeVar("T")

@@ -27,8 +27,8 @@ from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.node.runtime.config_sections import Tracing
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.layout import Buffer
-from ledgermq.proto.properties import TRACE_CONTEXT, TRACEPARENT
+from ledgermq.proto.entries.layout import Buffer
+from ledgermq.proto.entries.properties import TRACE_CONTEXT, TRACEPARENT
 from ledgermq.proto.status import code_name
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from ledgermq.client.api.admin_calls import AdminCalls
 from ledgermq.client.errors import ClusterError
 from ledgermq.node.broker.rederiving import make_again
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.control import UnknownControlRecord
-from ledgermq.proto.repair_plan import DirectoryRepair, Left, Plan, RangeRepair
+from ledgermq.proto.records.control import UnknownControlRecord
+from ledgermq.proto.records.repair_plan import DirectoryRepair, Left, Plan, RangeRepair
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage.backups.backup_manifest import Refused
 from ledgermq.storage.cli.backup_commands import allow_open_files

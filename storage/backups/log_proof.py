@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ledgermq.proto.entry_sealing import chain_crc_at
+from ledgermq.proto.entries.entry_sealing import chain_crc_at
 from ledgermq.storage.backups.backup_manifest import BadCopy, Step
 from ledgermq.storage.files.mapped_files import MappedFiles, file_name
 from ledgermq.storage.log.log_scan import Piece, Point, Walker

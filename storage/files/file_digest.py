@@ -12,7 +12,7 @@ import errno
 import hashlib
 from collections.abc import Callable, Iterator
 
-from ledgermq.proto.entries_tree import EntriesTree
+from ledgermq.proto.proofs.entries_tree import EntriesTree
 from ledgermq.storage.files.ports import Disk
 
 CHUNK_BYTES = 1 << 20

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.layout import HEADER_BYTES, record_columns
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.layout import HEADER_BYTES, record_columns
+from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.names import RAFT_TOPIC
+from ledgermq.proto.records import control
 from ledgermq.proto.types import HardState, Identity, SyncedMark
 from ledgermq.storage.backups.backup_manifest import Refused
 from ledgermq.storage.files import sealed_json

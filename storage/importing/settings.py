@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgermq.proto.group_config import read_backoff
 from ledgermq.proto.names import group_name, is_dead_letter_topic
+from ledgermq.proto.records.group_config import read_backoff
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Backoff, GroupConfig, Permission, TopicConfig, TopicKind
 from ledgermq.storage.importing.survey import QueueKey, Survey

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from ledgermq.proto.compression import COMPRESSED, COMPRESSORS, LZ4_FLAG, ZLIB, ZSTD_FLAG, BadBody, decompress
-from ledgermq.proto.layout import RECORD_FIXED_BYTES, V1_TOPIC_MAX
-from ledgermq.proto.names import TIMER_TOPIC
-from ledgermq.proto.properties import (
+from ledgermq.proto.entries.compression import COMPRESSED, COMPRESSORS, LZ4_FLAG, ZLIB, ZSTD_FLAG, BadBody, decompress
+from ledgermq.proto.entries.layout import RECORD_FIXED_BYTES, V1_TOPIC_MAX
+from ledgermq.proto.entries.properties import (
     BORN_HOST,
     DELIVER_MS,
     ESCAPE,
@@ -28,6 +27,7 @@ from ledgermq.proto.properties import (
     REAL_QUEUE,
     REAL_TOPIC,
 )
+from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.storage.rocketmq.records import Message, pairs_of
 
 FLAG_PROPERTY = "__LMQ.FLAG"

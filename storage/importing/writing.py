@@ -18,11 +18,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import chain_seed, seal
-from ledgermq.proto.layout import HEADER_BYTES, java_hash
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import chain_seed, seal
+from ledgermq.proto.entries.layout import HEADER_BYTES, java_hash
 from ledgermq.proto.names import RAFT_TOPIC
+from ledgermq.proto.records import control
 from ledgermq.proto.types import I64, Draft, Identity, SyncedMark, TopicConfig, UnsealedBatch
 from ledgermq.storage.backups.backup_manifest import Refused
 from ledgermq.storage.files.ports import Disk

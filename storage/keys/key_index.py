@@ -20,8 +20,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ledgermq.proto.entry_sealing import chain_crc_at
-from ledgermq.proto.key_columns import Entries, KeyColumns, key_columns
+from ledgermq.proto.entries.entry_sealing import chain_crc_at
+from ledgermq.proto.entries.key_columns import Entries, KeyColumns, key_columns
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, DerivedLost, NoSpace, is_no_space
 from ledgermq.storage.files.ports import Disk, DiskFile

@@ -17,12 +17,12 @@ from typing import Protocol
 
 from crc32c import crc32c
 
-from ledgermq.proto.key_columns import key_hash, pieces
-from ledgermq.proto.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, FLAG_AT, HEADER_BYTES
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.native_ids import NativeId, read_native_id, stretch_id
-from ledgermq.proto.properties import decode as decode_properties
-from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
+from ledgermq.proto.entries.key_columns import key_hash, pieces
+from ledgermq.proto.entries.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, FLAG_AT, HEADER_BYTES
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.native_ids import NativeId, read_native_id, stretch_id
+from ledgermq.proto.entries.properties import decode as decode_properties
+from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage.files.errors import Damaged
 from ledgermq.storage.log.log_reader import Entries
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from ledgermq.proto.entry_sealing import chain_seed
+from ledgermq.proto.entries.entry_sealing import chain_seed
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, LogDamaged, UnknownFormat, Unusable
 from ledgermq.storage.files.ports import Disk

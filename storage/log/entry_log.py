@@ -23,8 +23,8 @@ import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.entry_sealing import chain_crc_at, chain_seed, make_range, seal
-from ledgermq.proto.layout import CRC_WORDS_AT, ENTRY_MIN_BYTES, HEADER_BYTES, record_columns
+from ledgermq.proto.entries.entry_sealing import chain_crc_at, chain_seed, make_range, seal
+from ledgermq.proto.entries.layout import CRC_WORDS_AT, ENTRY_MIN_BYTES, HEADER_BYTES, record_columns
 from ledgermq.proto.names import is_system_topic
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, Identity, Range, SyncedMark, UnsealedBatch

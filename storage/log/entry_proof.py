@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgermq.proto.entries_tree import EntriesTree
-from ledgermq.proto.log_tree import FileLeaf, leaf_hash, root_of_inclusion
+from ledgermq.proto.proofs.entries_tree import EntriesTree
+from ledgermq.proto.proofs.log_tree import FileLeaf, leaf_hash, root_of_inclusion
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.log.log_reader import LogReader
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ledgermq.proto.layout import ENTRY_MAGIC, HEADER_BYTES, PREFIX, windows
+from ledgermq.proto.entries.layout import ENTRY_MAGIC, HEADER_BYTES, PREFIX, windows
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.log.log_reader import Entries

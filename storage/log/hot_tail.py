@@ -19,7 +19,7 @@ from collections import deque
 
 import numpy as np
 
-from ledgermq.proto.ranges import cut, tail_of
+from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.proto.types import Range
 
 LEAST_BYTES = 64 << 10

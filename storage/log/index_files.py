@@ -12,7 +12,7 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout import FEW_ENTRIES, INDEX_UNIT
+from ledgermq.proto.entries.layout import FEW_ENTRIES, INDEX_UNIT
 from ledgermq.proto.types import I32, I64, Range
 from ledgermq.storage.files.errors import NoSpace, is_no_space
 from ledgermq.storage.files.mapped_files import MappedFiles

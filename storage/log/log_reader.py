@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ledgermq.proto.layout import INDEX_UNIT
+from ledgermq.proto.entries.layout import INDEX_UNIT
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.files.mapped_files import file_name

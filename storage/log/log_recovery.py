@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, field, replace
 
-from ledgermq.proto.layout import BLANK_MAGIC, ENTRY_MAGIC, HEADER_BYTES
+from ledgermq.proto.entries.layout import BLANK_MAGIC, ENTRY_MAGIC, HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage.files.mapped_files import MappedFiles
 from ledgermq.storage.files.ports import Disk, DiskFile

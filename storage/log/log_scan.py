@@ -14,8 +14,8 @@ from itertools import pairwise
 import crc32c
 import numpy as np
 
-from ledgermq.proto.entry_checking import BadEntry, verify_range
-from ledgermq.proto.layout import (
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.layout import (
     BLANK_MAGIC,
     CHAINED_BYTES,
     CRC_WORDS_AT,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ledgermq.proto.layout import BLANK_MAGIC, BLANK_MIN_BYTES
+from ledgermq.proto.entries.layout import BLANK_MAGIC, BLANK_MIN_BYTES
 from ledgermq.proto.types import I32, I64, Range
 
 BLANK_BYTES = BLANK_MIN_BYTES

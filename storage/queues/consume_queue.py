@@ -23,7 +23,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout import QUEUE_UNIT, Columns, Row
+from ledgermq.proto.entries.layout import QUEUE_UNIT, Columns, Row
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.files.errors import LIMIT_REMEDY, DerivedLost, Exhausted, NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.files.mapped_files import NAME_DIGITS, file_name, parse_name

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.ma  # `np.unique` imports it at its first call: 60 ms in the middle of an append
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout import QUEUE_UNIT, Columns, Row
+from ledgermq.proto.entries.layout import QUEUE_UNIT, Columns, Row
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.queues.consume_queue import (

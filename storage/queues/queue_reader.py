@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout import QUEUE_UNIT
+from ledgermq.proto.entries.layout import QUEUE_UNIT
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.files.mapped_files import file_name
 from ledgermq.storage.files.ports import Disk

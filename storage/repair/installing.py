@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ledgermq.proto.entry_sealing import chain_crc_at, chain_seed
+from ledgermq.proto.entries.entry_sealing import chain_crc_at, chain_seed
 from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, NoSpace, needing_room

@@ -15,8 +15,8 @@ from enum import Enum
 import crc32c
 import numpy as np
 
-from ledgermq.proto.entry_checking import BadEntry, verify_range
-from ledgermq.proto.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES, INDEX_UNIT
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES, INDEX_UNIT
 from ledgermq.proto.types import Identity, Range
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged

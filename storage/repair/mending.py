@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import crc32c
 import numpy as np
 
-from ledgermq.proto.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES
+from ledgermq.proto.entries.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES
 from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.storage.files.errors import needing_room
 from ledgermq.storage.files.mapped_files import MappedFiles, file_name, parse_name

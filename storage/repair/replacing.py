@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
-from ledgermq.proto.repair_plan import DirectoryRepair, FileRepair, MarkRepair
+from ledgermq.proto.records.repair_plan import DirectoryRepair, FileRepair, MarkRepair
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage.files.errors import Damaged, NoSpace, Unusable, needing_room
 from ledgermq.storage.files.file_digest import file_digest

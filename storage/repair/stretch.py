@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ledgermq.proto.layout import QUEUE_UNIT, record_columns
+from ledgermq.proto.entries.layout import QUEUE_UNIT, record_columns
 from ledgermq.proto.types import Identity, Range
 from ledgermq.storage.files.errors import LIMIT_REMEDY, Exhausted, lacks_descriptors, needing_room
 from ledgermq.storage.files.mapped_files import file_name

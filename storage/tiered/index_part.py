@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.entry_checking import BadEntry, verify_range
-from ledgermq.proto.key_columns import key_columns
-from ledgermq.proto.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES, record_columns
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.key_columns import key_columns
+from ledgermq.proto.entries.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES, HEADER_BYTES, record_columns
 from ledgermq.proto.types import Range
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, StorageError, UnknownFormat

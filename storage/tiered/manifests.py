@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ledgermq.proto.time_epochs import TimeEpochs
+from ledgermq.proto.records.time_epochs import TimeEpochs
 from ledgermq.proto.types import Identity
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, UnknownFormat

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from ledgermq.proto.layout import ENTRY_MAGIC, HEADER_BYTES, split_record
-from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
+from ledgermq.proto.entries.layout import ENTRY_MAGIC, HEADER_BYTES, split_record
+from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.files.file_digest import CHUNK_BYTES

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
+from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.mapped_files import parse_name
 from ledgermq.storage.log.begin import Begin

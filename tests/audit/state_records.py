@@ -14,11 +14,22 @@ import numpy as np
 
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.timers.timers import SLOT_MS, slot_of
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries, host_bytes
-from ledgermq.proto.entry_sealing import make_range, seal
+from ledgermq.proto.entries.entry_encoding import encode_entries, host_bytes
+from ledgermq.proto.entries.entry_sealing import make_range, seal
+from ledgermq.proto.entries.properties import (
+    BORN_HOST,
+    DELIVER_MS,
+    EXACT_KEYS,
+    FIRE_MS,
+    KEYS,
+    ORIGIN,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    RECOVERY,
+    edited,
+)
 from ledgermq.proto.names import HALF_TOPIC, TIMER_TOPIC, lite_stored
-from ledgermq.proto.properties import BORN_HOST, DELIVER_MS, EXACT_KEYS, FIRE_MS, KEYS, ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, MemoryLog, MemoryQueues
 from tests.node_core.core_world import exported

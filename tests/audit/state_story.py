@@ -8,10 +8,10 @@ import numpy as np
 
 from bench.audit_scan import CREATED_MS, StoredReplica, term_start
 from ledgermq.audit.reading.walk import LogFile
-from ledgermq.proto import control
-from ledgermq.proto.control import ControlRecord, TrimRecord
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.ranges import cut
+from ledgermq.proto.records import control
+from ledgermq.proto.records.control import ControlRecord, TrimRecord
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind, UnsealedBatch
 
 FILE_BYTES = 8192

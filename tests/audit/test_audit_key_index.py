@@ -20,7 +20,7 @@ from ledgermq.audit.checks.rules import RULES, Flaw
 from ledgermq.audit.reading import keys
 from ledgermq.audit.reading.files import Stat
 from ledgermq.audit.reading.walk import LogFile
-from ledgermq.proto.key_columns import key_hash
+from ledgermq.proto.entries.key_columns import key_hash
 from tests.audit.damage_cases import flip
 from tests.audit.fuzz.anatomy import anatomies
 from tests.audit.fuzz.clusters import at_rest

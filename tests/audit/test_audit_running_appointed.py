@@ -14,7 +14,7 @@ from ledgermq.audit.repairs.plan import make_plan
 from ledgermq.audit.repairs.told import report_of
 from ledgermq.audit.report import as_json, as_text, for_repair
 from ledgermq.audit.running import RunningCluster
-from ledgermq.proto.repair_plan import Plan
+from ledgermq.proto.records.repair_plan import Plan
 from tests.audit.damage_cases import NODES, flip
 from tests.audit.log_writer import Message, Writer, election
 from tests.audit.running_nodes import FakeCluster

@@ -22,7 +22,7 @@ from ledgermq.audit.reading.begin import Begin
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.stored_logs import Manifest, StoredLog
 from ledgermq.audit.reading.stored_parts import DEFINITIONS, Definitions
-from ledgermq.proto.log_tree import FileLeaf
+from ledgermq.proto.proofs.log_tree import FileLeaf
 from tests.audit.log_writer import sealed
 
 SIZE, ENTRIES = 1000, 10

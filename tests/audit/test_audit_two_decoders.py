@@ -15,7 +15,7 @@ import pytest
 from ledgermq.audit.reading.native import KERNEL
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.proto import kernels
-from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
 from tests.audit.both_scans import built, report_of
 from tests.audit.log_writer import Writer
 from tests.audit.test_audit_native import Blind, one_file, remade, varied

@@ -20,8 +20,8 @@ from ledgermq.audit.checks.witnesses import BadWitness, Witnessed, check_witness
 from ledgermq.audit.jobs import Audit, audit
 from ledgermq.cli import run as command
 from ledgermq.client.proofs.witness_files import GroupMemory, WitnessFiles
-from ledgermq.proto.log_tree import FileLeaf
-from ledgermq.proto.signed_notes import Checkpoint, LogName, Note, Signature, cosign
+from ledgermq.proto.proofs.log_tree import FileLeaf
+from ledgermq.proto.proofs.signed_notes import Checkpoint, LogName, Note, Signature, cosign
 from tests.audit.damage_cases import NODES, history
 from tests.audit.log_writer import CLUSTER, Writer
 from tests.audit.test_audit_agreement import in_file, seal_record

@@ -14,7 +14,8 @@ from ledgermq.audit.state.derive import check_state
 from ledgermq.node.broker.parts.delivery import lapsed_leases as node_lapsed
 from ledgermq.node.broker.parts.timers import timers as node_timers
 from ledgermq.node.broker.parts.transactions import transactions as node_transactions
-from ledgermq.proto import control, levels
+from ledgermq.proto import levels
+from ledgermq.proto.records import control
 from tests.audit.state_records import EPOCH_MS, LEVEL_MAX, Scribe
 from tests.audit.state_worlds import fresh, write_replica
 

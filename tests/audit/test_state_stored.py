@@ -20,7 +20,7 @@ from ledgermq.audit.report import as_json, as_text
 from ledgermq.audit.state.derive import KEYS, StateReport, check_state
 from ledgermq.audit.works import Outcome
 from ledgermq.node.broker.machine import Machine
-from ledgermq.proto.control import (
+from ledgermq.proto.records.control import (
     GroupRecord,
     LiteRecord,
     Membership,

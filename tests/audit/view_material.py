@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.proto import control
-from ledgermq.proto.compression import Compression, compress
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.layout import java_hash, record_columns
-from ledgermq.proto.native_ids import native_id
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.compression import Compression, compress
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.layout import java_hash, record_columns
+from ledgermq.proto.entries.native_ids import native_id
+from ledgermq.proto.entries.properties import Fields, encode
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.group.store import GroupStore

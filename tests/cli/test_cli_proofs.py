@@ -11,8 +11,8 @@ import pytest
 
 from ledgermq.client.proofs import Proof, TrustedKeys
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.receipts import row_of
-from ledgermq.proto.signed_notes import Checkpoint, format_note, parse_note
+from ledgermq.proto.proofs.receipts import row_of
+from ledgermq.proto.proofs.signed_notes import Checkpoint, format_note, parse_note
 from tests.client.fake_cluster import FakeNode, admin_status
 from tests.client.fake_log_tree import FakeTreeCluster, cluster_of, key_file, log_of, signed
 from tests.client.test_client_proofs import FILES, HONEST, receipt

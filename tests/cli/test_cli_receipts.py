@@ -12,7 +12,7 @@ from ledgermq import cli
 from ledgermq.client.messages import receipts as receipt_files
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.receipts import row_of
+from ledgermq.proto.proofs.receipts import row_of
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
 
 TRUE, FALSE, UNVERIFIABLE = pb.Verdict.TRUE, pb.Verdict.FALSE, pb.Verdict.UNVERIFIABLE

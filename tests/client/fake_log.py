@@ -20,10 +20,10 @@ import numpy as np
 from ledgermq.client.native.producers.producer_session import STALE_EPOCH, UNKNOWN_PRODUCER
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto import log_pb2_grpc
-from ledgermq.proto.compression import decompress
+from ledgermq.proto.entries.compression import decompress
+from ledgermq.proto.entries.layout import BODY_AT, HEADER_BYTES, prefixes, split_record
+from ledgermq.proto.entries.properties import parse
 from ledgermq.proto.frames import BadFrame, read_frame
-from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, prefixes, split_record
-from ledgermq.proto.properties import parse
 from ledgermq.proto.status import Code
 
 LOG_TAG = 0xABCD1234

@@ -14,8 +14,8 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.log_tree import FileLeaf, consistency_path, inclusion_path
-from ledgermq.proto.signed_notes import ED25519, Checkpoint, LogName, Note, VerifierKey, format_note, sign
+from ledgermq.proto.proofs.log_tree import FileLeaf, consistency_path, inclusion_path
+from ledgermq.proto.proofs.signed_notes import ED25519, Checkpoint, LogName, Note, VerifierKey, format_note, sign
 from tests.client.fake_cluster import FakeNode, admin_status
 from tests.proto.naive_tree import naive_root
 from tests.proto.plain_entry import PlainMessage, plain_entry

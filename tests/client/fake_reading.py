@@ -20,9 +20,9 @@ import numpy as np
 from ledgermq.client.api.connection import Address
 from ledgermq.client.native.log_connection import BrokerGroupQueues, Located, LogConnection, Pauses, Search, problem_of
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.entry_encoding import encode_messages
-from ledgermq.proto.entry_sealing import seal
-from ledgermq.proto.native_ids import native_ids
+from ledgermq.proto.entries.entry_encoding import encode_messages
+from ledgermq.proto.entries.entry_sealing import seal
+from ledgermq.proto.entries.native_ids import native_ids
 from ledgermq.proto.status import Code
 
 SERVICE = "/ledgermq.v1.Log/"

@@ -14,7 +14,7 @@ from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Producer, P
 from ledgermq.client.api import connection
 from ledgermq.client.native.producers.outcomes import Statistics
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.receipts import receipt_of
+from ledgermq.proto.proofs.receipts import receipt_of
 from ledgermq.proto.signature import AUTHORIZATION, Credentials
 from tests.client.fake_log import FakeBrokerGroup, FakeLogNode, Trouble, endpoints, fake_log
 

@@ -20,11 +20,11 @@ from ledgermq.client.native.consumers.positions import Entries, Place, Run
 from ledgermq.client.native.consumers.received import Batch
 from ledgermq.client.native.consumers.wire import fetch_response
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.compression import Expansion
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import seal
+from ledgermq.proto.entries.compression import Expansion
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import seal
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.frames import BadEntries, Compression, compress
-from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
 
 

@@ -20,8 +20,8 @@ from ledgermq.client.proofs.proof_fetching import each_alone
 from ledgermq.client.proofs.verifying import check_receipt
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import log_pb2
-from ledgermq.proto.log_tree import consistency_path
-from ledgermq.proto.signed_notes import COSIGNATURE, ED25519, Checkpoint, Note, VerifierKey, sign
+from ledgermq.proto.proofs.log_tree import consistency_path
+from ledgermq.proto.proofs.signed_notes import COSIGNATURE, ED25519, Checkpoint, Note, VerifierKey, sign
 from tests.client.fake_cluster import admin_status, fake_nodes
 from tests.client.fake_log_tree import LOG, FakeLog, FakeTreeCluster, cluster_of, key_file, log_of, private_key, proof_fields, signed
 

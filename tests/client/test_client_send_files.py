@@ -17,7 +17,7 @@ from ledgermq.client.cli.message_commands import send
 from ledgermq.client.errors import SendFailed
 from ledgermq.client.messages.send_files import BadRow, FileSender, Row, kind_of, read_rows
 from ledgermq.client.native.producers.outcomes import BatchAcknowledged, BatchFailed, Failure, Statistics
-from ledgermq.proto.receipts import receipt_of
+from ledgermq.proto.proofs.receipts import receipt_of
 from tests.client.fake_cluster import fake_nodes
 from tests.client.fake_log import FakeBrokerGroup, FakeLogNode, Trouble, endpoints, fake_log
 

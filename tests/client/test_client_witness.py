@@ -18,8 +18,8 @@ from ledgermq.client.proofs.keys import TrustedKeys
 from ledgermq.client.proofs.proof import Unreadable
 from ledgermq.client.proofs.witness import FORK, REPLACED, ROLLED_BACK, UNPROVEN, WITHHELD, Finding, Group, Limits, Witness
 from ledgermq.client.proofs.witness_files import LastShown, Newest, WitnessFiles, accepted_of, groups_in
-from ledgermq.proto.log_tree import consistency_path
-from ledgermq.proto.signed_notes import Checkpoint, LogName, Note, cosign, format_note, parse_note, verify
+from ledgermq.proto.proofs.log_tree import consistency_path
+from ledgermq.proto.proofs.signed_notes import Checkpoint, LogName, Note, cosign, format_note, parse_note, verify
 from tests.client.fake_log_tree import LOG, NODES, FakeLog, FakeReplica, key_file, key_of, log_of, private_key, signed
 from tests.client.fake_log_tree import sign as sign_note
 

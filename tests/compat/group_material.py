@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.layout import java_hash, record_columns
-from ledgermq.proto.properties import parse
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.layout import java_hash, record_columns
+from ledgermq.proto.entries.properties import parse
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.group.store import GroupStore

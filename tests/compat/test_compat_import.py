@@ -16,7 +16,7 @@ import pytest
 
 from ledgermq.cli import run
 from ledgermq.node.process.local import free_ports
-from ledgermq.proto.compression import decompress
+from ledgermq.proto.entries.compression import decompress
 from tests.compat.test_compat_official_store import OPENS, PROJECT
 from tests.importing.imported_log import messages
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ledgermq.node.process.local import LocalCluster
-from ledgermq.proto.message_record import Record, decode_record
-from ledgermq.proto.properties import parse
+from ledgermq.proto.entries.message_record import Record, decode_record
+from ledgermq.proto.entries.properties import parse
 from tests import cluster as real
 
 DRIVER = Path(__file__).with_name("official_driver.py")

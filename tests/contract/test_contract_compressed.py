@@ -13,10 +13,10 @@ from ledgermq.node.frontend.rocketmq import pulling
 from ledgermq.node.frontend.rocketmq.wire.bodies import gain, plain
 from ledgermq.node.runtime.answer_budget import ANSWERS
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.compression import Compression, compress
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.proto.message_record import Record
+from ledgermq.proto.entries.compression import Compression, compress
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.layout import HEADER_BYTES
+from ledgermq.proto.entries.message_record import Record
 from ledgermq.proto.types import Draft
 from tests.contract.backend import EPOCH_MS, Backend, contract
 from tests.contract.test_contract_pull import pull

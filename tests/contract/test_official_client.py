@@ -19,7 +19,7 @@ import pytest
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.properties import parse
+from ledgermq.proto.entries.properties import parse
 from tests import cluster as real
 from tests.contract.official import (
     ClientError,

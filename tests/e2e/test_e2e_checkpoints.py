@@ -14,8 +14,8 @@ from ledgermq.client.proofs.ed25519 import verified as verifier
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.levels import LEVEL_MAX
-from ledgermq.proto.log_tree import FileLeaf, check_consistency, leaf_hash, root_of_inclusion
-from ledgermq.proto.signed_notes import Checkpoint, VerifierKey, parse_note, verify
+from ledgermq.proto.proofs.log_tree import FileLeaf, check_consistency, leaf_hash, root_of_inclusion
+from ledgermq.proto.proofs.signed_notes import Checkpoint, VerifierKey, parse_note, verify
 from tests.cluster import create_topic, full_files, full_files_sealed, running, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.e2e.test_e2e_backup import wait_until_noted

@@ -17,7 +17,7 @@ from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import FrameBuilder
-from ledgermq.proto.receipts import row_of
+from ledgermq.proto.proofs.receipts import row_of
 from tests.cluster import admin, create_topic, leader, running, target, wait_for
 from tests.e2e.command_line import CommandLine, counted
 

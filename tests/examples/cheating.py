@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ledgermq.client.proofs import Proof
 from ledgermq.node.process.local import LocalCluster
-from ledgermq.proto.signed_notes import ED25519, Checkpoint, Note, VerifierKey, sign
+from ledgermq.proto.proofs.signed_notes import ED25519, Checkpoint, Note, VerifierKey, sign
 from tests.audit.fuzz.rewriting import slot
 from tests.client.fake_log_tree import log_of, proof_fields
 from tests.cluster import create_topic, full_files_sealed, wait_for

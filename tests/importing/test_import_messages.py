@@ -8,7 +8,7 @@ from pathlib import Path
 import lz4.frame
 import pytest
 
-from ledgermq.proto.compression import decompress
+from ledgermq.proto.entries.compression import decompress
 from tests.importing.conftest import Run
 from tests.importing.imported_log import messages, snapshot
 from tests.importing.store_root import BORN_MS, StoreRoot, host

@@ -16,7 +16,7 @@ from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.frontend.native.answers import Answer
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from tests.log_service.log_stage import Stage
 from tests.node.test_node_hosting import Driver, single

@@ -8,7 +8,7 @@ from typing import Any
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.entry_sealing import chain_seed
+from ledgermq.proto.entries.entry_sealing import chain_seed
 from ledgermq.proto.frames import FrameBuilder
 from tests.log_service.log_stage import LOG_ID
 

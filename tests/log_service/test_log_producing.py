@@ -32,7 +32,7 @@ from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.runtime.security_sections import Quota
 from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.receipts import proven
+from ledgermq.proto.proofs.receipts import proven
 from ledgermq.proto.status import Code, fail
 from tests.log_service.log_frames import STORE_MS, TAG, Group, frame, framing, opening
 from tests.log_service.log_stage import CLUSTER, LOG_ID, Stage, Wire, on_the_wire, signed

@@ -16,10 +16,10 @@ from ledgermq.node.broker.calls.read_calls import Confirmed
 from ledgermq.node.frontend.native.proofs import Proof
 from ledgermq.node.frontend.native.service import LOG_PREFIX
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.entry_sealing import chain_crc_at, make_range, seal
+from ledgermq.proto.entries.entry_sealing import chain_crc_at, make_range, seal
+from ledgermq.proto.entries.ranges import tail_of
 from ledgermq.proto.frames import FrameBuilder, read_frame
-from ledgermq.proto.ranges import tail_of
-from ledgermq.proto.receipts import sign
+from ledgermq.proto.proofs.receipts import sign
 from ledgermq.proto.types import Range
 from tests.log_service.log_frames import STORE_MS, TAG
 from tests.log_service.log_stage import CLUSTER, LOG_ID, Stage, on_the_wire, signed

@@ -16,14 +16,14 @@ if not kernels.NATIVE:
     pytest.skip(kernels.described(), allow_module_level=True)
 
 TWINS = {
-    "entries.seal": ("ledgermq.proto.entry_sealing", "tests.proto.test_proto_kernels"),
-    "entries.verify": ("ledgermq.proto.entry_checking", "tests.proto.test_proto_kernels"),
-    "entries.columns": ("ledgermq.proto.layout", "tests.proto.test_proto_kernels"),
-    "entries.key_columns": ("ledgermq.proto.key_columns", "tests.proto.test_proto_kernels"),
-    "entries.check_frame": ("ledgermq.proto.frame_reading", "tests.proto.test_proto_kernels"),
-    "entries.build_frame": ("ledgermq.proto.frame_building", "tests.proto.test_proto_kernels"),
-    "entries.read_entries": ("ledgermq.proto.entry_columns", "tests.proto.test_proto_kernels"),
-    "entries.grow_tree": ("ledgermq.proto.entries_tree", "tests.proto.test_entries_tree"),
+    "entries.seal": ("ledgermq.proto.entries.entry_sealing", "tests.proto.test_proto_kernels"),
+    "entries.verify": ("ledgermq.proto.entries.entry_checking", "tests.proto.test_proto_kernels"),
+    "entries.columns": ("ledgermq.proto.entries.layout", "tests.proto.test_proto_kernels"),
+    "entries.key_columns": ("ledgermq.proto.entries.key_columns", "tests.proto.test_proto_kernels"),
+    "entries.check_frame": ("ledgermq.proto.frames.frame_reading", "tests.proto.test_proto_kernels"),
+    "entries.build_frame": ("ledgermq.proto.frames.frame_building", "tests.proto.test_proto_kernels"),
+    "entries.read_entries": ("ledgermq.proto.entries.entry_columns", "tests.proto.test_proto_kernels"),
+    "entries.grow_tree": ("ledgermq.proto.proofs.entries_tree", "tests.proto.test_entries_tree"),
     "audit_scan.scan": ("ledgermq.audit.checks.scan", "tests.audit.both_scans"),
     "audit_scan.find": ("ledgermq.audit.reading.walk", "tests.audit.both_scans"),
     "audit_scan.grow_tree": ("ledgermq.audit.reading.trees", "tests.audit.both_scans"),

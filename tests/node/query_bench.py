@@ -21,11 +21,11 @@ from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.frontend.admin.queries import Queries
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import Fields, encode
-from ledgermq.proto.properties import decode as decode_properties
-from ledgermq.proto.ranges import cut
-from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import Fields, encode
+from ledgermq.proto.entries.properties import decode as decode_properties
+from ledgermq.proto.entries.ranges import cut
+from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.proto.types import Draft, Range
 from ledgermq.storage.keys.lookup import Found
 from ledgermq.storage.log.log_reader import Limits

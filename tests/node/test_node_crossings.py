@@ -27,7 +27,7 @@ from ledgermq.node.replica.hosting.hosted_groups import open_groups
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.log import log_writer

@@ -17,7 +17,7 @@ from ledgermq.node.broker.filters.filters import sql_filter
 from ledgermq.node.broker.queries.why_delivery import RANKS, absent, born_of
 from ledgermq.node.frontend.admin import explaining
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft, GroupConfig
 from tests.node.query_bench import NAME, QueryBench, with_bench

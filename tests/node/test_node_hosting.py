@@ -33,7 +33,7 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
 from ledgermq.node.runtime.errors import ConfigError
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.raft.config import MS
 from ledgermq.raft.transfer import Cause, LeaderChange, Reason

@@ -14,7 +14,7 @@ from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.replica.background import indexing
 from ledgermq.node.replica.background.indexing import Indexer
 from ledgermq.node.runtime import metrics
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import Damaged, NoSpace

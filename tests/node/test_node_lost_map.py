@@ -12,7 +12,7 @@ import pytest
 LOG = """
 import os, sys
 from ledgermq.node.process.process import exit_on_lost_map
-from ledgermq.proto.entry_encoding import encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_messages
 from ledgermq.storage.state import identity
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_writer import make_writer

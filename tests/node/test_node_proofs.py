@@ -13,8 +13,8 @@ from ledgermq.node.broker.calls.operator_calls import EndFile, Kept
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.frontend.proofs.checkpoints import CONTINUE_METHOD, METHODS, PROVE_METHOD, Checkpoints, _Tree
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.log_tree import check_consistency, leaf_hash, tree_root
 from ledgermq.proto.peer_pb2 import GroupSeal
+from ledgermq.proto.proofs.log_tree import check_consistency, leaf_hash, tree_root
 from ledgermq.proto.status import Code, LedgerError
 
 LEAVES = [leaf_hash(b"%d" % number) for number in range(7)]

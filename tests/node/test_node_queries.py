@@ -19,9 +19,9 @@ from ledgermq.node.broker.parts.pulls import reads
 from ledgermq.node.frontend.admin import group_queries, peeks, queries
 from ledgermq.node.frontend.admin.copies import copy_of
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.status import Code, LedgerError
-from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from tests.node.query_bench import NAME, QueryBench, bodies, with_bench
 from tests.node_core.core_fakes import SECOND
 

@@ -27,8 +27,8 @@ from ledgermq.node.process.client_port import call_server
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.proto import audit_pb2, audit_pb2_grpc
-from ledgermq.proto.control import AuditRecord
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.records.control import AuditRecord
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, Credentials, operator_of, sign
 from ledgermq.proto.status import Code
 from ledgermq.storage.files.file_digest import file_digest

@@ -26,9 +26,9 @@ from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.properties import Fields, encode
+from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.status import refused
-from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.types import Draft, GroupConfig
 from ledgermq.storage.files.errors import NoSpace
 from ledgermq.storage.files.real_disk import RealDisk

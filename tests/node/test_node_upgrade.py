@@ -21,7 +21,7 @@ from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.frontend.admin.upgrade_admin import RAISE_METHOD, Replies, Upgrades, in_the_way
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import peer_pb2
-from ledgermq.proto.control import LevelRecord
+from ledgermq.proto.records.control import LevelRecord
 from ledgermq.proto.status import Code, LedgerError, fail
 
 SEEDS = range(60)

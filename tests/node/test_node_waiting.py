@@ -13,10 +13,10 @@ from ledgermq.node.frontend.admin import group_waiting
 from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
 from ledgermq.node.frontend.security import admin_guard
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import Fields, encode
+from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.status import LedgerError
-from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.proto.types import Draft
 from tests.node.query_bench import NAME, QueryBench, with_bench
 from tests.node_core.core_fakes import EPOCH_MS

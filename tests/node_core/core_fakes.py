@@ -20,13 +20,13 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.replica.consensus.replica_boot import record_of
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries, host_bytes
-from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
-from ledgermq.proto.layout import Columns, java_hash
+from ledgermq.proto.entries.entry_encoding import encode_entries, host_bytes
+from ledgermq.proto.entries.entry_sealing import chain_seed, make_range, seal
+from ledgermq.proto.entries.layout import Columns, java_hash
+from ledgermq.proto.entries.properties import Fields, encode
+from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.proto.levels import LEVEL_MAX
-from ledgermq.proto.properties import Fields, encode
-from ledgermq.proto.ranges import cut, tail_of
+from ledgermq.proto.records import control
 from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
 from ledgermq.raft.config import Members
 from ledgermq.raft.ha_control import Appointment

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ledgermq.node.broker.parts.producers.producers import Producers
-from ledgermq.proto.entry_encoding import encode_messages
-from ledgermq.proto.native_ids import native_id, native_runs
+from ledgermq.proto.entries.entry_encoding import encode_messages
+from ledgermq.proto.entries.native_ids import native_id, native_runs
 from ledgermq.proto.types import Frame, Range
 from tests.node_core.core_fakes import EPOCH_MS
 

@@ -34,10 +34,10 @@ from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.parts.delivery.tier_messages import NOT_YET
 from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
 from ledgermq.node.replica.retention.retention_facts import half_pin, timer_pin
-from ledgermq.proto.layout import java_hash
+from ledgermq.proto.entries.layout import java_hash
+from ledgermq.proto.entries.properties import Fields, encode, parse
+from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.proto.names import base_group, lite_stored, member_group
-from ledgermq.proto.properties import Fields, encode, parse
-from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import Draft, GroupConfig, Permission, Range, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, SECOND, Bench, MemoryLog
 from tests.node_core.core_frames import check_sequences, numbered, sequences

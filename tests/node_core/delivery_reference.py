@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ledgermq.proto import control
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import parse
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import parse
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Range
 
 MS = 1_000_000

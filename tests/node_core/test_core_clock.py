@@ -9,7 +9,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.parts.sends.sequencer import Sequencer
 from ledgermq.node.replica.consensus.cluster_clock import ClockState, ClusterClock
-from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from tests.node_core.core_fakes import MS, SECOND, Bench, draft
 from tests.node_core.test_core_dedup import WINDOW_MS, config, drafts
 from tests.node_core.test_core_timers import bodies, delay, pass_ms

@@ -9,9 +9,9 @@ from ledgermq.node.broker.calls.operator_calls import Configure, LettersSettled,
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.parts.dead_letters import dead_letters
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import Fields, encode, parse
 from ledgermq.proto.names import member_group
-from ledgermq.proto.properties import Fields, encode, parse
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, SECOND, Bench, handle
 

@@ -22,10 +22,10 @@ from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.parts.sends import message_ids as ids_module
 from ledgermq.node.broker.parts.sends.message_ids import Ids
 from ledgermq.node.broker.plan import Known
-from ledgermq.proto.control import LevelRecord
+from ledgermq.proto.entries.properties import DELIVER_MS, Fields, edited, encode
+from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.proto.levels import LEVEL_MAX
-from ledgermq.proto.properties import DELIVER_MS, Fields, edited, encode
-from ledgermq.proto.ranges import cut, tail_of
+from ledgermq.proto.records.control import LevelRecord
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, SECOND, Bench, MemoryQueues
 from tests.node_core.core_world import merged

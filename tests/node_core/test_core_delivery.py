@@ -11,10 +11,10 @@ from ledgermq.node.broker.parts.delivery.delivery import Delivery, Row
 from ledgermq.node.broker.parts.delivery.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.parts.sends.sequencer import Sequencer
 from ledgermq.node.broker.uncommitted import UncommittedState
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_encoding import encode_entries, host_bytes
-from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
-from ledgermq.proto.ranges import cut, tail_of
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries, host_bytes
+from ledgermq.proto.entries.entry_sealing import chain_seed, make_range, seal
+from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.proto.types import Draft, Range, UnsealedBatch
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, draft
 

@@ -16,7 +16,7 @@ from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.parts.delivery.polls import Polls
 from ledgermq.node.broker.plan import Plan, Sent
 from ledgermq.node.broker.queues import Pair
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import SECOND, Bench, draft, handle
 from tests.node_core.delivery_costs import MS, QUEUES, Counted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ledgermq.node.broker.calls.operator_calls import EndFile, Kept
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.proto import control
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.records import control
 from tests.node_core.core_fakes import Bench, Outcome
 from tests.node_core.test_core_time_epochs import skewed
 

@@ -7,7 +7,7 @@ import pytest
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive, Lease, Received
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.parts.delivery import fifo
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench
 

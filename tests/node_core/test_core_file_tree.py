@@ -11,8 +11,8 @@ from ledgermq.audit.state.reader import Entry
 from ledgermq.audit.state.records import Retained as Derived
 from ledgermq.node.broker.parts.retention.file_tree import NO_ROOT, leaf_of
 from ledgermq.node.broker.parts.retention.retained import Retained
-from ledgermq.proto.control import LevelRecord, SealRecord, TrimRecord, UnknownControlRecord, decode
-from ledgermq.proto.log_tree import FileLeaf, check_consistency, consistency_path, tree_root
+from ledgermq.proto.proofs.log_tree import FileLeaf, check_consistency, consistency_path, tree_root
+from ledgermq.proto.records.control import LevelRecord, SealRecord, TrimRecord, UnknownControlRecord, decode
 
 SIZE = 1000
 """Every file of these logs has so many bytes and ten entries."""

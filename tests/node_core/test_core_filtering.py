@@ -8,7 +8,7 @@ from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.read_calls import Pull, Pulled
 from ledgermq.node.broker.filters.filters import LOOKS_PER_CALL, LOOKS_PER_TURN, sql_filter
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft, GroupConfig
 from tests.node_core.core_fakes import EPOCH_MS, Bench
 

@@ -19,9 +19,9 @@ from ledgermq.node.broker.parts.delivery import picker
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.broker.queries.backlog import positions
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft, GroupConfig, Permission, Role, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, SECOND, Bench, MemoryLog, draft, handle
 

@@ -15,10 +15,10 @@ from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.parts.dead_letters.dead_letters import place_of, state_of
 from ledgermq.node.broker.parts.dead_letters.letters import Letters
 from ledgermq.node.broker.parts.delivery.delivery import Delivery
-from ledgermq.proto import control
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.names import member_group
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft, GroupConfig
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, SECOND, Bench
 

@@ -15,7 +15,8 @@ from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.restoring import restore
-from ledgermq.proto import control, levels
+from ledgermq.proto import levels
+from ledgermq.proto.records import control
 from ledgermq.raft.config import Members
 from ledgermq.storage.files.errors import UnknownFormat
 from tests.audit.state_records import EPOCH_MS, Scribe

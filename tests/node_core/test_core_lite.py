@@ -19,10 +19,10 @@ from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.queues import LITE_FLOOR_STEP
-from ledgermq.proto import control
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.proto.names import lite_stored
-from ledgermq.proto.ranges import cut, tail_of
+from ledgermq.proto.records import control
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, MemoryQueues, draft, handle
 

@@ -12,8 +12,8 @@ import pytest
 from ledgermq.node.broker.calls.consumer_calls import SyncLite
 from ledgermq.node.broker.calls.operator_calls import Configure, Trim
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.proto import control
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.entries.ranges import cut
+from ledgermq.proto.records import control
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster, Node
 from tests.node_core.core_fakes import LOG_ID, draft

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.send_calls import Produce, Recall, Recalled
 from ledgermq.node.broker.machine import Machine
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import ORIGIN, parse
-from ledgermq.proto.ranges import cut, tail_of
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import ORIGIN, parse
+from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.storage.files.errors import NoSpace
 from tests.example_counts import examples
 from tests.node_core.core_fakes import MemoryLog, MemoryQueues

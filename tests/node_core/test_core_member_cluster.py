@@ -11,7 +11,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.types import Permission, Role, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster
 from tests.node_core.core_fakes import draft

@@ -14,7 +14,7 @@ from ledgermq.node.broker.calls.read_calls import CommitOffset, FindOffset, Offs
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins
-from ledgermq.proto import control
+from ledgermq.proto.records import control
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench
 from tests.node_core.test_core_group import make, records

@@ -24,11 +24,11 @@ from ledgermq.node.broker.calls.send_calls import (
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.parts.producers.producers import NAMED_MS, UNNAMED_MS
-from ledgermq.proto.entry_sealing import chain_crc_at
-from ledgermq.proto.layout import record_columns
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.native_ids import content_digest, native_id
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.entry_sealing import chain_crc_at
+from ledgermq.proto.entries.layout import record_columns
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.native_ids import content_digest, native_id
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft, Frame, Permission, TopicConfig, TopicDurability, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, Bench, Outcome
 from tests.node_core.core_frames import LOG_TAG, check_sequences, frame, numbered

@@ -11,7 +11,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
 from ledgermq.node.replica.consensus.replica_boot import read_verified
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.types import Permission, Range, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster
 from tests.node_core.core_frames import check_sequences, numbered, sequences

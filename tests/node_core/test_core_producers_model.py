@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ledgermq.node.broker.parts.producers.producers import FRAMES_KEPT, NAMED_MS, UNNAMED_MS, Producers
-from ledgermq.proto.control import ProducerRecord
-from ledgermq.proto.native_ids import Run, content_digest
+from ledgermq.proto.entries.native_ids import Run, content_digest
+from ledgermq.proto.records.control import ProducerRecord
 from tests.node_core.core_frames import frame
 
 NUMBERS = st.integers(1, 5)

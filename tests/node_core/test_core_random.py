@@ -22,8 +22,8 @@ from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produced
 from ledgermq.node.broker.parts.delivery.tier_messages import NOT_YET
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.ranges import cut
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench
 from tests.node_core.delivery_model import Clients, LoggedState, Message
 

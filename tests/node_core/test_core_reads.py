@@ -13,7 +13,7 @@ from ledgermq.node.broker.calls.read_calls import Cold, Confirm, Confirmed, Peek
 from ledgermq.node.broker.calls.send_calls import Produce, Recall, Recalled
 from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.types import Draft
 from ledgermq.raft.messages import LeaderContact
 from tests.node_core.core_fakes import Bench

@@ -20,9 +20,9 @@ from ledgermq.node.broker.parts.retention.retained import TRIMS_KEPT, Retained
 from ledgermq.node.replica.retention import retention_facts
 from ledgermq.node.replica.retention.pins import PINS_MAX, TTL_MS_MAX, PinBook, TooManyPins
 from ledgermq.node.replica.retention.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins
-from ledgermq.proto.control import SealRecord, TrimRecord
 from ledgermq.proto.names import STORAGE_TOPIC
-from ledgermq.proto.time_epochs import NO_EPOCHS
+from ledgermq.proto.records.control import SealRecord, TrimRecord
+from ledgermq.proto.records.time_epochs import NO_EPOCHS
 from ledgermq.proto.types import GroupConfig, PeerProgress, Role
 from tests.node_core.core_fakes import Bench, MemoryQueues, handle
 from tests.storage import log_material

@@ -32,7 +32,7 @@ from ledgermq.node.replica.retention.retention_rules import (
     refuses,
     trim_of,
 )
-from ledgermq.proto.entry_encoding import entry_bytes
+from ledgermq.proto.entries.entry_encoding import entry_bytes
 from ledgermq.proto.types import PeerProgress, Role
 
 SIZE_BYTES = 1000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.replica.retention.scrub import SCRUB_FILE, Differs, Gone, Scrubber
-from ledgermq.proto.control import SealRecord
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.files.file_digest import file_digest

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ledgermq.node.broker.filters.filters import TagFilter, sql_filter
 from ledgermq.node.broker.filters.sql_filter import DEPTH_MAX, EXPRESSION_MAX, SYMBOLS_MAX, FilterError, compiled, number_of
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.properties import Fields, encode
 
 # -- a second evaluator: over trees, not text, by truth tables
 

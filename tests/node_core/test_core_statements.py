@@ -7,7 +7,7 @@ import pytest
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, CancelReceive, ClientGone, ClientsAlive, Received
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
 from tests.node_core.core_fakes import MS, SECOND, Bench, handle
 
 MINUTE = 60 * SECOND

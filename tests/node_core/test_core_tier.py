@@ -17,8 +17,8 @@ from ledgermq.node.broker.parts.delivery.picker import Job
 from ledgermq.node.broker.queries.backlog import backlog, positions
 from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import DLQ_ORIGIN_TOPIC, parse
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import DLQ_ORIGIN_TOPIC, parse
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from tests.call_counts import calls_of
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, handle

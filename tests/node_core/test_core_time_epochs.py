@@ -16,11 +16,11 @@ from ledgermq.node.broker.calls.send_calls import OpenProducer, Produce, Produce
 from ledgermq.node.broker.parts.producers.producers import UNNAMED_MS, Producers
 from ledgermq.node.broker.parts.timers import timer_firing
 from ledgermq.node.broker.parts.transactions.transactions import Half, Transactions
-from ledgermq.proto import control
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import DELIVER_MS, parse
-from ledgermq.proto.ranges import cut
-from ledgermq.proto.time_epochs import AHEAD_MS, EPOCHS_MAX, TimeEpoch, TimeEpochs
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import DELIVER_MS, parse
+from ledgermq.proto.entries.ranges import cut
+from ledgermq.proto.records import control
+from ledgermq.proto.records.time_epochs import AHEAD_MS, EPOCHS_MAX, TimeEpoch, TimeEpochs
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import MS, SECOND, Bench
 from tests.node_core.core_world import exported

@@ -14,9 +14,9 @@ from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Rec
 from ledgermq.node.broker.parts.timers import timer_firing, timer_window
 from ledgermq.node.broker.parts.timers.timers import RECALLED_MAX, SLOT_MS, SLOTS, Watermark, slot_of
 from ledgermq.node.replica.retention.retention_facts import timer_pin
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import Fields, encode, parse
 from ledgermq.proto.names import TIMER_TOPIC
-from ledgermq.proto.properties import Fields, encode, parse
 from ledgermq.proto.types import Draft
 from tests.node_core.core_fakes import EPOCH_MS, MS, SECOND, Bench
 

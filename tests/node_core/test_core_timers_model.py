@@ -18,9 +18,9 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Call
 from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Recalled
 from ledgermq.node.broker.parts.timers import timer_firing, timer_window, timers
-from ledgermq.proto.message_record import Record, decode_record
+from ledgermq.proto.entries.message_record import Record, decode_record
+from ledgermq.proto.entries.properties import DELIVER_MS, Fields, encode, parse
 from ledgermq.proto.names import TIMER_TOPIC
-from ledgermq.proto.properties import DELIVER_MS, Fields, encode, parse
 from ledgermq.proto.types import Draft, Permission, Range, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, MS, Bench, MemoryLog, MemoryQueues, Outcome
 

@@ -27,10 +27,10 @@ from ledgermq.node.broker.parts.transactions import transactions
 from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
 from ledgermq.node.broker.parts.transactions.transactions import ENDED_MAX, Half, Transactions
 from ledgermq.node.replica.retention.retention_facts import half_pin
-from ledgermq.proto import control
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import parse
 from ledgermq.proto.names import HALF_TOPIC
-from ledgermq.proto.properties import parse
+from ledgermq.proto.records import control
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench, draft
 
 RULES = TransactionRules(check_ns=6 * SECOND, interval_ns=30 * SECOND, checks_max=3, retry_ns=5 * SECOND, undecided_max=4)

@@ -20,9 +20,9 @@ from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.parts.transactions import transaction_resolution
 from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import parse
 from ledgermq.proto.names import HALF_TOPIC
-from ledgermq.proto.properties import parse
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, draft
 
 RULES = TransactionRules(check_ns=SECOND, interval_ns=5 * SECOND, checks_max=2, retry_ns=SECOND, undecided_max=40)

@@ -15,10 +15,10 @@ from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.restoring import restore
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
-from ledgermq.proto import control
-from ledgermq.proto.control import TrimRecord
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.ranges import cut
+from ledgermq.proto.records import control
+from ledgermq.proto.records.control import TrimRecord
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.storage.files.errors import Damaged, UnknownFormat
 from ledgermq.storage.files.real_disk import RealDisk

@@ -9,7 +9,7 @@ import pytest
 from ledgermq.node.broker.parts.retention.retained import TRIMS_KEPT, Retained
 from ledgermq.node.replica.retention.retention_rules import Facts, LogFile, Pin, Rules, decide
 from ledgermq.node.replica.retention.why_kept import why
-from ledgermq.proto.control import SealRecord, TrimRecord
+from ledgermq.proto.records.control import SealRecord, TrimRecord
 
 SIZE = 1000
 NOW = 1_700_000_000_000

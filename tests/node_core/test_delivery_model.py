@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, ClientGone, ClientsAlive, Forward, Handle, Received
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.types import GroupConfig
 from tests.example_counts import examples
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, draft

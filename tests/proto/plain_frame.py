@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import struct
 
-from ledgermq.proto.compression import FIRST_BYTES
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.compression import FIRST_BYTES
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import Fields, decode, encode
 from ledgermq.proto.names import RESERVED_KEYS, has_control_character
-from ledgermq.proto.properties import Fields, decode, encode
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.proto import entries_tree, kernels
-from ledgermq.proto.entries_tree import EntriesTree, grow
-from ledgermq.proto.layout import ENTRY_MIN_BYTES
-from ledgermq.proto.log_tree import FileLeaf, tree_root
+from ledgermq.proto import kernels
+from ledgermq.proto.entries.layout import ENTRY_MIN_BYTES
+from ledgermq.proto.proofs import entries_tree
+from ledgermq.proto.proofs.entries_tree import EntriesTree, grow
+from ledgermq.proto.proofs.log_tree import FileLeaf, tree_root
 from tests.proto.ways import NOT_BUILT
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.proto import log_tree
-from ledgermq.proto.log_tree import FileLeaf, check_consistency, consistency_path, inclusion_path, root_of_inclusion, tree_root
+from ledgermq.proto.proofs import log_tree
+from ledgermq.proto.proofs.log_tree import FileLeaf, check_consistency, consistency_path, inclusion_path, root_of_inclusion, tree_root
 from tests.proto.naive_tree import naive_path, naive_root
 
 SIZES = range(71)

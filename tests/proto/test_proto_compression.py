@@ -11,7 +11,17 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.proto.compression import EXPANSION, ZLIB, BadBody, Compression, Expansion, compress, compression_of, decompress, length_max
+from ledgermq.proto.entries.compression import (
+    EXPANSION,
+    ZLIB,
+    BadBody,
+    Compression,
+    Expansion,
+    compress,
+    compression_of,
+    decompress,
+    length_max,
+)
 
 KINDS = [Compression.LZ4, Compression.ZSTD]
 MIB = 1 << 20

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.proto import control
-from ledgermq.proto.layout import java_hash, tags_code
+from ledgermq.proto.entries.layout import java_hash, tags_code
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.names import CONTROL_TOPICS
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Backoff, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.proto import frame_reading, kernels, layout
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_encoding import encode_messages
-from ledgermq.proto.entry_sealing import make_range, seal
+from ledgermq.proto import kernels
+from ledgermq.proto.entries import layout
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_encoding import encode_messages
+from ledgermq.proto.entries.entry_sealing import make_range, seal
+from ledgermq.proto.entries.properties import Fields
 from ledgermq.proto.frames import (
     BadEntries,
     BadFrame,
@@ -27,13 +29,13 @@ from ledgermq.proto.frames import (
     FrameBuilder,
     NativeId,
     Run,
+    frame_reading,
     native_ids,
     native_runs,
     read_entries,
     read_frame,
     read_native_id,
 )
-from ledgermq.proto.properties import Fields
 from ledgermq.proto.status import Code, LedgerError
 from ledgermq.proto.types import Range
 from tests.proto.plain_frame import LIMITS, plain_good, plain_id, unary_entry

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.proto import layout
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_encoding import encode_entries, host_bytes
-from ledgermq.proto.entry_sealing import chain_seed, seal
-from ledgermq.proto.layout import HEADER, INDEX_UNIT, PREFIX, QUEUE_UNIT, java_hash
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import decode, encode
+from ledgermq.proto.entries import layout
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries, host_bytes
+from ledgermq.proto.entries.entry_sealing import chain_seed, seal
+from ledgermq.proto.entries.layout import HEADER, INDEX_UNIT, PREFIX, QUEUE_UNIT, java_hash
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import decode, encode
 from ledgermq.proto.types import Draft
 from tests.proto import golden_entries
 

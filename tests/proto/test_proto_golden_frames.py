@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.proto.compression import decompress
+from ledgermq.proto.entries.compression import decompress
+from ledgermq.proto.entries.properties import decode
 from ledgermq.proto.frames import FrameBuilder, native_id, read_frame, read_native_id
-from ledgermq.proto.properties import decode
 from tests.proto import golden_frames
 
 FRAMES: list[dict[str, Any]] = json.loads(golden_frames.PATH.read_text())

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from ledgermq import __version__
 from ledgermq.proto import kernels
-from ledgermq.proto.compression import FIRST_BYTES
-from ledgermq.proto.entry_checking import BadEntry, verify_range
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import seal
-from ledgermq.proto.frame_parts import layout_of
+from ledgermq.proto.entries.compression import FIRST_BYTES
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import seal
+from ledgermq.proto.entries.key_columns import key_columns
+from ledgermq.proto.entries.layout import record_columns
 from ledgermq.proto.frames import BadEntries, EntryColumns, FrameBuilder, read_entries
-from ledgermq.proto.key_columns import key_columns
-from ledgermq.proto.layout import record_columns
+from ledgermq.proto.frames.frame_parts import layout_of
 from ledgermq.proto.names import CONTROL_TOPICS, TIMER_TOPIC
 from ledgermq.proto.types import Draft
 from tests.proto.plain_frame import LIMITS

@@ -8,12 +8,12 @@ import struct
 import numpy as np
 import pytest
 
-from ledgermq.proto import key_columns as module
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
-from ledgermq.proto.key_columns import key_columns, key_hash, pieces
-from ledgermq.proto.layout import java_hash
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries import key_columns as module
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import chain_seed, make_range, seal
+from ledgermq.proto.entries.key_columns import key_columns, key_hash, pieces
+from ledgermq.proto.entries.layout import java_hash
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft, Range
 
 TOPICS = ("t", "ns@some-topic", "rmq_sys_ledgermq_delivery")

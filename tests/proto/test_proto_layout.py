@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.proto import layout
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_encoding import encode_entries, encode_messages, entry_bytes, host_bytes
-from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries import layout
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries, encode_messages, entry_bytes, host_bytes
+from ledgermq.proto.entries.entry_sealing import chain_seed, make_range, seal
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft, UnsealedBatch
 from tests.proto.plain_entry import PlainMessage, plain_entries

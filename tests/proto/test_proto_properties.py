@@ -9,8 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.entries.properties import (
+    PROPERTIES_MAX,
+    Fields,
+    decode,
+    edited,
+    encode,
+    encode_message,
+    fill_message,
+    parse,
+    priority_of,
+)
 from ledgermq.proto.names import RESERVED_KEYS
-from ledgermq.proto.properties import PROPERTIES_MAX, Fields, decode, edited, encode, encode_message, fill_message, parse, priority_of
 from ledgermq.proto.status import Code, LedgerError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.receipts import COLUMNS, mac, proven, receipt_of, row_of, sign, signed_bytes
+from ledgermq.proto.proofs.receipts import COLUMNS, mac, proven, receipt_of, row_of, sign, signed_bytes
 
 KEY = bytes(range(32))
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.audit.reading.columns import fire_time as audited
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import make_range, seal
-from ledgermq.proto.layout import fire_time, java_hash, record_columns
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import make_range, seal
+from ledgermq.proto.entries.layout import fire_time, java_hash, record_columns
+from ledgermq.proto.entries.properties import Fields, edited, encode
 from ledgermq.proto.names import TIMER_TOPIC
-from ledgermq.proto.properties import Fields, edited, encode
 from ledgermq.proto.types import Draft
 
 pytestmark = pytest.mark.usefixtures("way")

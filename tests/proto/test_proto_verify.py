@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.proto import layout
-from ledgermq.proto.entry_checking import BadEntry, verify_range
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import chain_seed, seal
+from ledgermq.proto.entries import layout
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import chain_seed, seal
 from ledgermq.proto.types import Draft, Range
 
 pytestmark = pytest.mark.usefixtures("way")

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto import kernels
-from ledgermq.proto.entry_checking import BadEntry, verify_range
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import make_range, seal
-from ledgermq.proto.layout import record_columns
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import make_range, seal
+from ledgermq.proto.entries.layout import record_columns
+from ledgermq.proto.entries.properties import PROPERTIES_MAX
+from ledgermq.proto.entries.ranges import cut, record_of, tail_of
 from ledgermq.proto.names import TIMER_TOPIC
-from ledgermq.proto.properties import PROPERTIES_MAX
-from ledgermq.proto.ranges import cut, record_of, tail_of
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft, Range
 from ledgermq.storage.log.index_files import make_units, unit_bytes

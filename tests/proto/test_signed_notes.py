@@ -9,8 +9,8 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from ledgermq.proto import signed_notes
-from ledgermq.proto.signed_notes import COSIGNATURE, ED25519, Checkpoint, LogName, Note, Signature, VerifierKey
+from ledgermq.proto.proofs import signed_notes
+from ledgermq.proto.proofs.signed_notes import COSIGNATURE, ED25519, Checkpoint, LogName, Note, Signature, VerifierKey
 
 PUBLISHED_NOTE = (
     "Ognuno sta solo sul cuor della terra\ntrafitto da un raggio di sole:\n\ned è subito sera.\n\n"

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from ledgermq.proto import kernels, layout
+from ledgermq.proto import kernels
+from ledgermq.proto.entries import layout
 from ledgermq.proto.types import Range, UnsealedBatch
 
 ARRAYS, LISTS = 0, 1 << 30

@@ -11,8 +11,8 @@ import numpy as np
 from ledgermq.node.broker.ports import PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries, encode_messages
+from ledgermq.proto.entries.entry_encoding import encode_entries, encode_messages
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Range, Role, UnsealedBatch
 from ledgermq.raft.config import MS, RaftConfig, Timing
 from ledgermq.storage.files.ports import Disk

@@ -2,7 +2,7 @@
 
 The checksum refuses every change; with a checksum made anew every change must end in a BadPacket or in a message that keeps the relations
 the core takes for granted. Payloads are verified behind the decoder, by
-`proto.entry_checking.verify_range`: every changed byte of one is a BadEntry.
+`proto.entries.entry_checking.verify_range`: every changed byte of one is a BadEntry.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from ledgermq.node.broker.ports import Fenced, PeerPacket
 from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, Arrived, BadPacket, decode, encode, encode_append
-from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Range
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import HANDOVERS, Cause

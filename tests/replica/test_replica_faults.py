@@ -12,8 +12,8 @@ from ledgermq.node.broker.ports import Fenced, LogFull, PeerPacket
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap, membership
 from ledgermq.node.replica.consensus.replica_wire import decode, encode, encode_append
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.ranges import tail_of
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.ranges import tail_of
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS
 from ledgermq.raft.messages import Append, AppendReply, Extent, VoteRequest

@@ -12,11 +12,11 @@ import pytest
 from ledgermq.node.broker.ports import NotLeader
 from ledgermq.node.replica.consensus.replica_boot import alone, configurations, membership_entries, record_in
 from ledgermq.node.replica.consensus.replica_wire import encode_append
-from ledgermq.proto import control
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import seal
-from ledgermq.proto.ranges import tail_of
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import seal
+from ledgermq.proto.entries.ranges import tail_of
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import NOBODY, Members
 from ledgermq.raft.membership import Change, MemberChange

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ledgermq.node.replica.consensus.replica_boot import bootstrap, configurations, record_of
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft
 from ledgermq.raft.config import Members
 from ledgermq.raft.messages import NO_INDEX

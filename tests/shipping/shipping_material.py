@@ -15,8 +15,8 @@ from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.shipping.ports import Rebuild, RebuildOutput
 from ledgermq.node.replica.shipping.repair import Repair, repair_needed
 from ledgermq.node.replica.shipping.shipping import Shipper
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.layout import record_columns
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.layout import record_columns
 from ledgermq.proto.types import Identity, Range
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import StorageError

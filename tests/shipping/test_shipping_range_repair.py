@@ -17,7 +17,7 @@ from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
 from ledgermq.node.replica.shipping.shipping import ShipperOutput
 from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, decode
-from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.raft.config import Rule
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.files.errors import LogDamaged, StorageError

@@ -26,8 +26,8 @@ from ledgermq.node.replica.shipping.shipping_wire import (
     encode,
     is_shipping,
 )
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_sealing import chain_seed
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_sealing import chain_seed
 from ledgermq.proto.shipping_pb2 import ShippingMessage
 from ledgermq.raft.messages import VoteReply
 from ledgermq.storage.files import sealed_json

@@ -16,7 +16,7 @@ from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.audit.running import RunningCluster
 from ledgermq.client.errors import Unreachable
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
-from ledgermq.proto.control import AuditRecord
+from ledgermq.proto.records.control import AuditRecord
 from ledgermq.sim.clients import Answer
 from ledgermq.sim.cluster import SECOND, Station
 from ledgermq.sim.node import CLUSTER_ID, CREATED_MS, Life

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ledgermq.node.broker.parts.retention.retained import Retained
-from ledgermq.proto.control import SealRecord
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.cases import Case
 from ledgermq.sim.checkers import Violation

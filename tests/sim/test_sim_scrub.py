@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from ledgermq.node.replica.retention.scrub import Differs, Scrubber
-from ledgermq.proto.control import SealRecord
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.sim.cluster import SECOND, Station
 from ledgermq.sim.faults_media import files
 from ledgermq.sim.network import MS

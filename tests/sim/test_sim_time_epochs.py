@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ledgermq.proto.layout import prefixes
+from ledgermq.proto.entries.layout import prefixes
 from ledgermq.sim.faults import acting, draw
 from ledgermq.sim.faults_process import MINUTE_MS, YEAR_MS
 from ledgermq.sim.network import MS

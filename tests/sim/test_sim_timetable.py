@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ledgermq.node.broker.parts.timers.timers import Timers, Watermark
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import make_range, seal
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import make_range, seal
 from ledgermq.proto.types import I64, Draft, Range
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.histories import Histories, QueueKey

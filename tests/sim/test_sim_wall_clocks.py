@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import make_range, seal
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import make_range, seal
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import MS
 from ledgermq.sim.bugs import Bug, FollowsItself

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files.ports import Disk

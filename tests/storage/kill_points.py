@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.entry_sealing import chain_crc_at
-from ledgermq.proto.layout import HEADER_BYTES, record_columns
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.entry_sealing import chain_crc_at
+from ledgermq.proto.entries.layout import HEADER_BYTES, record_columns
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage.files.errors import DerivedLost

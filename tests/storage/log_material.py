@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.types import Draft, Identity, UnsealedBatch
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.real_disk import RealDisk

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.proto.layout import record_columns
+from ledgermq.proto.entries.layout import record_columns
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, DerivedLost, LogDamaged, LogFenced, PromisesLost, StorageError, UnknownFormat, Unusable
 from ledgermq.storage.files.real_disk import RealDisk

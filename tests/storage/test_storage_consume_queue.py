@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgermq.proto.layout import Columns
+from ledgermq.proto.entries.layout import Columns
 from ledgermq.storage.files.errors import DerivedLost, NoSpace
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.real_disk import RealDisk

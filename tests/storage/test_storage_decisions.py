@@ -16,8 +16,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ledgermq.proto.entry_sealing import seal
-from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.entries.entry_sealing import seal
+from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import Damaged

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Range
 from ledgermq.storage.files.errors import BadRange, LogDamaged, LogFenced, NoSpace
 from ledgermq.storage.files.real_disk import RealDisk

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.proto.log_tree import FileLeaf, inclusion_path
+from ledgermq.proto.proofs.log_tree import FileLeaf, inclusion_path
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.log import entry_proof
 from ledgermq.storage.log.entry_proof import prove_entry

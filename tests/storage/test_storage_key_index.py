@@ -9,8 +9,8 @@ from itertools import product
 
 import pytest
 
-from ledgermq.proto.key_columns import key_hash
-from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
+from ledgermq.proto.entries.key_columns import key_hash
+from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage.files.errors import Damaged, NoSpace
 from ledgermq.storage.keys import key_file, key_index

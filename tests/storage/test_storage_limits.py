@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgermq.proto.layout import record_columns
+from ledgermq.proto.entries.layout import record_columns
 from ledgermq.storage.files.errors import Exhausted, LogFenced, NoSpace, Unusable, explain
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.group.store import GroupStore

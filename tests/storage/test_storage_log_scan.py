@@ -10,7 +10,7 @@ from itertools import groupby, product
 import numpy as np
 import pytest
 
-from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.storage.files.mapped_files import MappedFiles
 from ledgermq.storage.log import log_scan
 from ledgermq.storage.log.index_files import IndexFiles, make_units

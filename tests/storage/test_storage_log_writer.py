@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files import memory
 from ledgermq.storage.files.errors import Exhausted, LogFenced

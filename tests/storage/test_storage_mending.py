@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 
-from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files import mapped_files

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.key_columns import key_columns
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.native_ids import native_id
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.key_columns import key_columns
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.native_ids import native_id
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from tests.example_counts import examples
 from tests.storage.key_material import BEGIN_MS, KeyLog

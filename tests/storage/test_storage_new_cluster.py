@@ -14,12 +14,12 @@ import pytest
 from ledgermq import cli
 from ledgermq.audit.jobs import audit
 from ledgermq.node.process import observer_commands
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import chain_seed
-from ledgermq.proto.layout import HEADER_BYTES, record_columns
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import chain_seed
+from ledgermq.proto.entries.layout import HEADER_BYTES, record_columns
+from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.names import RAFT_TOPIC
+from ledgermq.proto.records import control
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage.backups.backup import backup

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.proto.layout import BLANK_MAGIC
+from ledgermq.proto.entries.layout import BLANK_MAGIC
 from ledgermq.proto.types import Range
 from ledgermq.storage.log import placing
 from ledgermq.storage.log.placing import BLANK, BLANK_BYTES, is_placed, make_blank, place, whole_blank

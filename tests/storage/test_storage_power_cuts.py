@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import pytest
 
-from ledgermq.proto.entry_checking import verify_range
+from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import LogFenced

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.proto.layout import Columns
+from ledgermq.proto.entries.layout import Columns
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.files.real_disk import RealDisk, RealFile
 from ledgermq.storage.queues.consume_queue import PRE_BLANK, UNIT_BYTES, ConsumeQueues

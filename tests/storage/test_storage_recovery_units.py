@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files import mapped_files

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.proto.repair_plan import DirectoryRepair, FileRepair, MarkRepair, Piece
+from ledgermq.proto.records.repair_plan import DirectoryRepair, FileRepair, MarkRepair, Piece
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage.files.errors import Damaged, LogDamaged, NoSpace, Unusable
 from ledgermq.storage.repair.mending import MARKER

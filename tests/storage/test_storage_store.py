@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.proto.layout import record_columns
+from ledgermq.proto.entries.layout import record_columns
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import LogFenced, NoSpace, PromisesLost, StorageError, UnknownFormat, Unusable

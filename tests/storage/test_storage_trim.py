@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgermq.proto.entry_checking import verify_range
-from ledgermq.proto.layout import Columns
+from ledgermq.proto.entries.entry_checking import verify_range
+from ledgermq.proto.entries.layout import Columns
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, DerivedLost, LogFenced, NoSpace, UnknownFormat, Unusable
 from ledgermq.storage.files.real_disk import RealDisk, RealFile

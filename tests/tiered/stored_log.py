@@ -12,9 +12,9 @@ from typing import Any
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.replica.maintenance.tiering import Tiering
-from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.layout import HEADER_BYTES
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.log.begin import Begin

@@ -17,7 +17,7 @@ from ledgermq.audit.jobs import Audit, audit
 from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.node.broker.calls.member_calls import RaiseLevel
-from ledgermq.proto.control import LevelRecord
+from ledgermq.proto.records.control import LevelRecord
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.mapped_files import file_name
 from ledgermq.storage.files.real_disk import RealDisk

@@ -20,10 +20,10 @@ from ledgermq.node.frontend.admin.group_reads import ReadThrough
 from ledgermq.node.frontend.routing.tier_fetches import TierFetches, fetched
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import peer_pb2
-from ledgermq.proto.control import LevelRecord
-from ledgermq.proto.layout import java_hash
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.layout import java_hash
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import Fields, encode
+from ledgermq.proto.records.control import LevelRecord
 from ledgermq.proto.types import Draft, GroupConfig
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.tiered.ports import StoreFailure

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
+from ledgermq.proto.entries.layout import HEADER_BYTES
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.tiered import begins, index_part, manifests
 from ledgermq.storage.tiered.index_part import IndexHead

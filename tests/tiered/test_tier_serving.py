@@ -31,9 +31,9 @@ from ledgermq.node.frontend.native.tailing import QueueTail
 from ledgermq.node.frontend.rocketmq.pulling import Puller
 from ledgermq.node.frontend.routing.tier_reads import FAILED_S, TierReads
 from ledgermq.proto import admin_pb2, log_pb2, peer_pb2
-from ledgermq.proto.control import OffsetRecord
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import Fields, encode
+from ledgermq.proto.records.control import OffsetRecord
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import Draft
 from ledgermq.storage.files.real_disk import RealDisk

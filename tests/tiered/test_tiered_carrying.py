@@ -14,7 +14,7 @@ from ledgermq.node.broker.calls.member_calls import GroupMembers, RaiseLevel
 from ledgermq.node.replica.maintenance.tiering import NO_DIGEST, NOT_UPLOADED, PATIENCE_RETRIES, Tiering
 from ledgermq.node.replica.retention.retention_rules import STORE, Pin
 from ledgermq.node.runtime import metrics
-from ledgermq.proto.control import LevelRecord
+from ledgermq.proto.records.control import LevelRecord
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.file_digest import file_digest
 from ledgermq.storage.files.mapped_files import file_name

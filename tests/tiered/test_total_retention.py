@@ -14,7 +14,7 @@ import pytest
 
 from ledgermq.node.replica.background.file_carrier import FileCarrier
 from ledgermq.node.replica.maintenance.tiering import TOTAL_EVERY_S
-from ledgermq.proto.time_epochs import TimeEpoch, TimeEpochs
+from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
 from ledgermq.storage.backups.tier_restore import HeldLog, check_store, restore_from_store
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.real_disk import RealDisk

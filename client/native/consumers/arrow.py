@@ -12,8 +12,8 @@ import numpy as np
 
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.consumers.spans import PropertyFields
+from ledgermq.proto.entries.properties import EXACT_KEYS, KEYS, MESSAGE_ID, TAG
 from ledgermq.proto.frames import EntryColumns
-from ledgermq.proto.properties import EXACT_KEYS, KEYS, MESSAGE_ID, TAG
 from ledgermq.proto.types import I64
 
 

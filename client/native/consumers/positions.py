@@ -22,7 +22,7 @@ import numpy as np
 
 from ledgermq.client.errors import Refused
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.status import Code
 
 _NAME = struct.Struct(">8xqq12xI8x")

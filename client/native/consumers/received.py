@@ -19,10 +19,10 @@ from ledgermq.client.native.consumers.arrow import record_batch
 from ledgermq.client.native.consumers.positions import EntryName, Run
 from ledgermq.client.native.consumers.spans import PropertyFields
 from ledgermq.client.results import Message
-from ledgermq.proto.compression import EXPANSION, Expansion
+from ledgermq.proto.entries.compression import EXPANSION, Expansion
+from ledgermq.proto.entries.properties import KEYS, MESSAGE_ID, TAG, TRACE_CONTEXT, TRACEPARENT
 from ledgermq.proto.frames import BadEntries, EntryColumns, read_entries
 from ledgermq.proto.names import parse_stored, stored_name
-from ledgermq.proto.properties import KEYS, MESSAGE_ID, TAG, TRACE_CONTEXT, TRACEPARENT
 from ledgermq.proto.types import I64
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ledgermq.client.native.consumers.delivery_log import DeliveryLog
 from ledgermq.client.native.consumers.positions import Start
 from ledgermq.client.native.consumers.received import BATCH_BYTES
 from ledgermq.client.native.consumers.statistics import ConsumerStatistics
-from ledgermq.proto.compression import Expansion
+from ledgermq.proto.entries.compression import Expansion
 from ledgermq.proto.signature import Credentials
 
 From = str | datetime | Mapping[int, int] | Mapping[int, Start]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgermq.proto.entries.layout import windows
 from ledgermq.proto.frames import EntryColumns
-from ledgermq.proto.layout import windows
 from ledgermq.proto.types import I64
 
 _END = 2

@@ -24,9 +24,9 @@ from ledgermq.client.errors import Refused
 from ledgermq.client.native.log_connection import LogConnection, problem_of
 from ledgermq.client.native.producers.stream import ANSWER_TIMEOUT_S
 from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.entries.native_ids import content_digest
 from ledgermq.proto.frames import Compression, EncodedFrame, EntryColumns, FrameBuilder
 from ledgermq.proto.names import stored_name
-from ledgermq.proto.native_ids import content_digest
 from ledgermq.proto.status import Code
 
 WINDOW_FRAMES = 4

@@ -16,7 +16,7 @@ from ledgermq.client.native.consumers.positions import EntryName, Place, Positio
 from ledgermq.client.native.consumers.received import BATCH_BYTES, Batch
 from ledgermq.client.native.log_connection import Located, LogConnection
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.compression import EXPANSION, Expansion
+from ledgermq.proto.entries.compression import EXPANSION, Expansion
 from ledgermq.proto.frames import BadEntries
 from ledgermq.proto.status import Code
 

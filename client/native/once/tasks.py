@@ -18,7 +18,7 @@ from ledgermq.client.native.consumers.received import Batch
 from ledgermq.client.native.log_connection import Located, LogConnection
 from ledgermq.client.native.once.numbered import Chunk, NumberedWriter
 from ledgermq.client.native.once.ranges import RangeReader, find_offsets, name_before
-from ledgermq.proto.compression import EXPANSION, Compression, Expansion
+from ledgermq.proto.entries.compression import EXPANSION, Compression, Expansion
 
 TIMEOUT_S = 60.0
 """How long to retry without progress."""

@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 
 from ledgermq.client.errors import BadArgument
-from ledgermq.proto.compression import Compression
+from ledgermq.proto.entries.compression import Compression
+from ledgermq.proto.entries.layout import Buffer
 from ledgermq.proto.frames import COMPRESS_OVER_BYTES, Column, EncodedFrame, FrameBuilder
-from ledgermq.proto.layout import Buffer
 from ledgermq.proto.types import I32, I64
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ledgermq.client.errors import SendFailed
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.native_ids import native_id
+from ledgermq.proto.entries.native_ids import native_id
 from ledgermq.proto.types import I32
 
 

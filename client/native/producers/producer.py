@@ -29,9 +29,9 @@ from ledgermq.client.native.producers.receipt_log import ReceiptLog
 from ledgermq.client.native.producers.routing import Router
 from ledgermq.client.native.producers.stream import Caller, ProducerStream
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.compression import Compression
+from ledgermq.proto.entries.compression import Compression
+from ledgermq.proto.entries.layout import Buffer
 from ledgermq.proto.frames import COMPRESS_OVER_BYTES
-from ledgermq.proto.layout import Buffer
 from ledgermq.proto.signature import Credentials
 from ledgermq.proto.types import I32
 

@@ -1,4 +1,4 @@
-"""A Parquet file of receipts: one row per acknowledged frame, with the fields of `Receipt` as columns (proto/receipts.py, docs/format.md).
+"""A Parquet file of receipts: one row per acknowledged frame, with the fields of `Receipt` as columns (proto/proofs/receipts.py, docs/format.md).
 
 Only the columns are defined here; `parquet_log.py` writes the file.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from ledgermq.client.native.parquet_log import ParquetLog
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.receipts import COLUMNS, row_of
+from ledgermq.proto.proofs.receipts import COLUMNS, row_of
 
 
 class ReceiptLog(ParquetLog[dict[str, Any]]):

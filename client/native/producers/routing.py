@@ -9,7 +9,7 @@ import numpy as np
 
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.log_connection import Latencies, Located
-from ledgermq.proto.layout import hash_once
+from ledgermq.proto.entries.layout import hash_once
 from ledgermq.proto.types import I32
 
 _hash_of_key = lru_cache(maxsize=65_536)(hash_once)

@@ -24,7 +24,7 @@ from ledgermq.client.native.background import Background
 from ledgermq.client.native.producers.outcomes import Acknowledged, BatchAcknowledged, Statistics
 from ledgermq.client.native.producers.producer import AsyncProducer, Content, Keys
 from ledgermq.client.native.producers.receipt_log import ReceiptLog
-from ledgermq.proto.layout import Buffer
+from ledgermq.proto.entries.layout import Buffer
 from ledgermq.proto.signature import Credentials
 
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Call, Result, Sign
-from ledgermq.proto.control import LevelRecord
+from ledgermq.proto.records.control import LevelRecord
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.transfer import Cause
 

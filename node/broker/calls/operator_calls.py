@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Call, Result
-from ledgermq.proto.control import AuditRecord, SealRecord, TrimRecord
+from ledgermq.proto.records.control import AuditRecord, SealRecord, TrimRecord
 from ledgermq.proto.types import GroupConfig, TopicConfig
 
 

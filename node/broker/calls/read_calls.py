@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Call, Result
 from ledgermq.node.broker.ports import Filter
-from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
+from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ledgermq.node.broker.calls.outcome import Sign
-from ledgermq.proto.layout import HEADER_BYTES, split_record, tags_code
+from ledgermq.proto.entries.layout import HEADER_BYTES, split_record, tags_code
 
 _INDEX = slice(8, 16)
 _PHYSICAL_OFFSET = slice(HEADER_BYTES + 28, HEADER_BYTES + 36)

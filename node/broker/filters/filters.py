@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from ledgermq.node.broker.filters.sql_filter import Part, compiled
 from ledgermq.node.broker.ports import Filter, Messages
-from ledgermq.proto.properties import TAG, parse
+from ledgermq.proto.entries.properties import TAG, parse
 
 SYMBOLS_A_READ = 8
 """Evaluating this many symbols of an expression takes about as long as reading a record."""

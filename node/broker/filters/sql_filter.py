@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from ledgermq.proto.properties import TAG, stored_key
+from ledgermq.proto.entries.properties import TAG, stored_key
 
 EXPRESSION_MAX = 4096
 """In characters."""

@@ -15,11 +15,12 @@ from ledgermq.node.broker.calls.consumer_calls import client_of
 from ledgermq.node.broker.parts.dead_letters.dead_letters import is_own
 from ledgermq.node.broker.parts.timers.timers import slot_of
 from ledgermq.node.broker.parts.transactions.transactions import HALF_QUEUE
-from ledgermq.proto import control, units
-from ledgermq.proto.layout import record_columns
-from ledgermq.proto.message_record import Record, decode_record
+from ledgermq.proto import units
+from ledgermq.proto.entries.layout import record_columns
+from ledgermq.proto.entries.message_record import Record, decode_record
+from ledgermq.proto.entries.properties import MESSAGE_ID, ORIGIN, parse
 from ledgermq.proto.names import DELIVERY_TOPIC, DLQ_PREFIX, HALF_TOPIC, TIMER_TOPIC
-from ledgermq.proto.properties import MESSAGE_ID, ORIGIN, parse
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Range
 
 _HEADER = 48

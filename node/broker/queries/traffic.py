@@ -15,7 +15,7 @@ import numpy as np
 
 from ledgermq.node.broker.parts.ports import Positions
 from ledgermq.node.broker.plan import Leased
-from ledgermq.proto.layout import HEADER_BYTES, Columns
+from ledgermq.proto.entries.layout import HEADER_BYTES, Columns
 from ledgermq.proto.names import base_group, parent_of
 from ledgermq.proto.types import Range
 

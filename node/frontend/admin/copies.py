@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Range
 from ledgermq.storage.files.errors import Damaged
 

@@ -25,9 +25,9 @@ from ledgermq.node.frontend.rocketmq.wire import delivering
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import admin_pb2, messaging_pb2, peer_pb2
-from ledgermq.proto.message_record import Record, decode_record
+from ledgermq.proto.entries.message_record import Record, decode_record
+from ledgermq.proto.entries.properties import MESSAGE_ID, ORIGIN, REAL_TOPIC, parse
 from ledgermq.proto.names import HALF_TOPIC, TIMER_TOPIC, parse_stored
-from ledgermq.proto.properties import MESSAGE_ID, ORIGIN, REAL_TOPIC, parse
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import Range
 from ledgermq.storage.files.errors import Damaged

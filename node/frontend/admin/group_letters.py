@@ -13,11 +13,12 @@ from ledgermq.node.broker.parts.dead_letters import dead_letters
 from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, message_of, name_of, peek
 from ledgermq.node.frontend.ports import Engine
-from ledgermq.proto import admin_pb2, control, peer_pb2
-from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.proto.entries.layout import HEADER_BYTES
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import parse
 from ledgermq.proto.names import DELIVERY_TOPIC, is_dead_letter_topic, parent_of, parse_member
-from ledgermq.proto.properties import parse
+from ledgermq.proto.records import control
 from ledgermq.proto.status import Code, fail, refused
 from ledgermq.storage.files.errors import Damaged
 

@@ -48,12 +48,12 @@ from ledgermq.node.frontend.admin.group_waiting import GroupWaiting
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.message_record import Record, decode_record
+from ledgermq.proto.entries.message_record import Record, decode_record
+from ledgermq.proto.entries.properties import DELIVER_MS, REAL_QUEUE, REAL_TOPIC, Fields, parse
+from ledgermq.proto.entries.properties import decode as decode_properties
 from ledgermq.proto.names import TIMER_TOPIC, parse_member
-from ledgermq.proto.properties import DELIVER_MS, REAL_QUEUE, REAL_TOPIC, Fields, parse
-from ledgermq.proto.properties import decode as decode_properties
+from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.proto.status import Code, LedgerError, fail, refused
-from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage.files.errors import Damaged
 from ledgermq.storage.keys.lookup import TIME_MAX, Lookup
 from ledgermq.storage.tiered.ports import StoreFailure

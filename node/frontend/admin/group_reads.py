@@ -13,12 +13,12 @@ from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.compression import compression_of
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.properties import UNDECODED
-from ledgermq.proto.properties import decode as decode_properties
+from ledgermq.proto.entries.compression import compression_of
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import UNDECODED
+from ledgermq.proto.entries.properties import decode as decode_properties
+from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.proto.status import refused
-from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage.keys.lookup import Found, Lookup
 from ledgermq.storage.tiered.tier_reader import TierReader
 

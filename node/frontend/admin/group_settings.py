@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.group_config import backoff_fields
+from ledgermq.proto.records.group_config import backoff_fields
 from ledgermq.proto.types import GroupConfig
 
 

@@ -19,11 +19,11 @@ from ledgermq.node.broker.parts.transactions.transactions import half_record
 from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, message_of, name_of
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import DELIVER_MS, FIRE_MS, REAL_QUEUE, REAL_TOPIC, TIMER_FIRST, parse
 from ledgermq.proto.names import TIMER_TOPIC
-from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, REAL_QUEUE, REAL_TOPIC, TIMER_FIRST, parse
+from ledgermq.proto.records.time_epochs import TimeEpochs
 from ledgermq.proto.status import refused
-from ledgermq.proto.time_epochs import TimeEpochs
 
 DELAYED, HALF = KINDS = ("delayed", "half")
 CANCELLED, GONE = "cancelled", "gone"

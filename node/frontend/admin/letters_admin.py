@@ -19,8 +19,8 @@ from ledgermq.node.frontend.admin.queries import LEADER_WITHIN_S, Queries
 from ledgermq.node.frontend.routing.known_groups import broker_groups
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
-from ledgermq.proto.control import SETTLEMENTS
 from ledgermq.proto.names import DLQ_PREFIX, stored_name
+from ledgermq.proto.records.control import SETTLEMENTS
 from ledgermq.proto.status import Code, fail
 
 log = get_logger()

@@ -30,7 +30,7 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, kernels, peer_pb2
 from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.names import stored_name
-from ledgermq.proto.time_epochs import AHEAD_MS
+from ledgermq.proto.records.time_epochs import AHEAD_MS
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
 from ledgermq.proto.workers import WORKER_NAME
 from ledgermq.raft.config import Rule

@@ -34,7 +34,7 @@ from ledgermq.node.runtime.answer_budget import ANSWERS, COPIES
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, audit_pb2
-from ledgermq.proto.control import AuditRecord
+from ledgermq.proto.records.control import AuditRecord
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.proto.token_bucket import TokenBucket
 from ledgermq.storage.files.errors import StorageError

@@ -31,8 +31,8 @@ from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import peer_pb2
-from ledgermq.proto.control import LevelRecord
 from ledgermq.proto.levels import FIRST_LEVEL
+from ledgermq.proto.records.control import LevelRecord
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 
 RAISE_METHOD = "ledgermq.v1.Admin/RaiseGroup"

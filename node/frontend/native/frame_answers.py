@@ -14,7 +14,7 @@ from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.native.problems import problem
 from ledgermq.node.frontend.rocketmq.wire.statuses import refusal_error
 from ledgermq.proto import log_pb2
-from ledgermq.proto.receipts import sign
+from ledgermq.proto.proofs.receipts import sign
 from ledgermq.proto.status import LedgerError
 
 AGAIN_MS = {"busy": 100, "disk-full": 1000, "in-sync-short": 1000}

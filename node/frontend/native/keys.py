@@ -14,7 +14,7 @@ from ledgermq.node.controller import signing_keys
 from ledgermq.node.frontend.ports import Metadata
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.proto.receipts import KEY_BYTES
+from ledgermq.proto.proofs.receipts import KEY_BYTES
 from ledgermq.proto.status import Code, LedgerError, fail
 
 TIMEOUT_S = 5.0

@@ -29,7 +29,7 @@ from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.proto import log_pb2
-from ledgermq.proto.entry_sealing import chain_seed
+from ledgermq.proto.entries.entry_sealing import chain_seed
 from ledgermq.proto.names import has_control_character
 from ledgermq.proto.status import Code, fail
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ledgermq.proto import log_pb2
-from ledgermq.proto.entry_checking import BadEntry, verify_range
-from ledgermq.proto.layout import HEADER_BYTES, prefixes
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.native_ids import native_runs
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.layout import HEADER_BYTES, prefixes
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.native_ids import native_runs
+from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.types import Range
 
 PIECE_BYTES = 1 << 20

@@ -17,8 +17,8 @@ import numpy as np
 
 from ledgermq.node.broker.recent import Recent
 from ledgermq.node.frontend.native.answers import Batch
-from ledgermq.proto.layout import ENTRY_MIN_BYTES, HEADER_BYTES
-from ledgermq.proto.time_epochs import TimeEpochs
+from ledgermq.proto.entries.layout import ENTRY_MIN_BYTES, HEADER_BYTES
+from ledgermq.proto.records.time_epochs import TimeEpochs
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.log.entry_reader import EntryReader, Piece
 from ledgermq.storage.queues.queue_reader import QueueReader

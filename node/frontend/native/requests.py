@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from ledgermq.proto import log_pb2
-from ledgermq.proto.layout import Buffer
+from ledgermq.proto.entries.layout import Buffer
 
 _FRAME = 0x12
 """Tag of field 2 of ProduceRequest, length-delimited. The tags of Frame's fields follow; field 3 is a varint."""

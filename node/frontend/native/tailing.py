@@ -21,7 +21,7 @@ from ledgermq.node.broker.recent import Applied
 from ledgermq.node.frontend.native.answers import Answer, Batch, entries_answer
 from ledgermq.node.frontend.native.reading import Ends, look, waiting
 from ledgermq.node.frontend.native.sources import GroupSource
-from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.log.entry_reader import Piece, gather

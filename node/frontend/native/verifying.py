@@ -20,7 +20,7 @@ from ledgermq.node.frontend.native.proofs import PIECE_BYTES, Proof, at_the_edge
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import log_pb2
-from ledgermq.proto.receipts import proven
+from ledgermq.proto.proofs.receipts import proven
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import Range
 

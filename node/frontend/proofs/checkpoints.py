@@ -30,8 +30,8 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.levels import TREE_LEVEL
-from ledgermq.proto.log_tree import FileLeaf, consistency_path, inclusion_path, tree_root
-from ledgermq.proto.signed_notes import Checkpoint, LogName, Note, format_note, parse_note, sign
+from ledgermq.proto.proofs.log_tree import FileLeaf, consistency_path, inclusion_path, tree_root
+from ledgermq.proto.proofs.signed_notes import Checkpoint, LogName, Note, format_note, parse_note, sign
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.log.entry_proof import EntryProof, prove_entry

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.proto.signed_notes import ED25519, VerifierKey
+from ledgermq.proto.proofs.signed_notes import ED25519, VerifierKey
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged

@@ -18,7 +18,7 @@ from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.message_record import decode_record
 
 EVERY_S = 1.0
 BATCH = 256

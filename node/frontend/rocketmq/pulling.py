@@ -24,8 +24,8 @@ from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.routing.tier_reads import TierReads
 from ledgermq.node.runtime.answer_budget import ANSWERS, COPIES
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.compression import DECOMPRESSED_MAX
-from ledgermq.proto.layout import split_record
+from ledgermq.proto.entries.compression import DECOMPRESSED_MAX
+from ledgermq.proto.entries.layout import split_record
 from ledgermq.proto.status import Code, fail
 
 METHOD = "PullMessage"

@@ -26,9 +26,9 @@ from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, born_ms, check_kinds, check_send, recovery_ms
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.layout import java_hash
+from ledgermq.proto.entries.layout import java_hash
+from ledgermq.proto.entries.properties import deliver_ms_of, encode_message, priority_of
 from ledgermq.proto.names import lite_stored
-from ledgermq.proto.properties import deliver_ms_of, encode_message, priority_of
 from ledgermq.proto.status import Code, common, fail
 from ledgermq.proto.types import Draft, TopicKind
 

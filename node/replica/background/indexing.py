@@ -16,7 +16,7 @@ from typing import TypeVar
 from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.proto.time_epochs import NO_EPOCHS, TimeEpochs
+from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage.files.errors import NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.keys.key_index import KeyIndex
 from ledgermq.storage.keys.lookup import TIME_MAX, Found, Lookup

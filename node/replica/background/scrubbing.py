@@ -18,7 +18,7 @@ from ledgermq.node.replica.background.pace import Pace
 from ledgermq.node.replica.retention.scrub import Differs, Gone, Scrubber
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.proto.control import SealRecord
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.storage.files.errors import LogDamaged, StorageError, is_exhausted, is_no_space, lacks_descriptors
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.thresholds import SCRUB_BYTES_PER_S

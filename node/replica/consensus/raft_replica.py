@@ -31,12 +31,12 @@ from ledgermq.node.replica.consensus.replica_boot import (
     record_of,
 )
 from ledgermq.node.replica.consensus.replica_wire import Arrived, BadPacket, decode, encode, encode_append
-from ledgermq.proto.control import UnknownControlRecord, draft
-from ledgermq.proto.entry_checking import BadEntry, verify_range
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.entry_sealing import chain_crc_at
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_sealing import chain_crc_at
+from ledgermq.proto.entries.ranges import tail_of
 from ledgermq.proto.levels import FIRST_LEVEL, MINIMUM_LEVEL
-from ledgermq.proto.ranges import tail_of
+from ledgermq.proto.records.control import UnknownControlRecord, draft
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig

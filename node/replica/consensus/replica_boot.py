@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ledgermq.proto import control
-from ledgermq.proto.entry_checking import BadEntry, verify_range
-from ledgermq.proto.entry_encoding import encode_entries
-from ledgermq.proto.layout import HEADER_BYTES
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.ranges import cut, tail_of
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.entries.layout import HEADER_BYTES
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.ranges import cut, tail_of
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import Members, Rule
 from ledgermq.storage.files.errors import LogDamaged

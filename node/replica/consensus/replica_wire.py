@@ -4,7 +4,7 @@ A header is one struct of fixed width for its kind of message, then the names, t
 of the log, so it carries its own check: what it says about chains can fence a replica.
 
 The decoder checks the shape of everything that arrives: the checksum, the fields of the message, and the relations between numbers that the
-core relies on. It passes the bytes of a range on unread; `proto.entry_checking` verifies them.
+core relies on. It passes the bytes of a range on unread; `proto.entries.entry_checking` verifies them.
 """
 
 from __future__ import annotations

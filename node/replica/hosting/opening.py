@@ -30,7 +30,7 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.proto.entry_encoding import host_bytes
+from ledgermq.proto.entries.entry_encoding import host_bytes
 from ledgermq.proto.names import is_system_name
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule, Timing

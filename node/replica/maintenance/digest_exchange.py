@@ -35,7 +35,7 @@ from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
-from ledgermq.proto.control import SealRecord
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.proto.status import LedgerError
 from ledgermq.storage.files.mapped_files import file_name
 from ledgermq.storage.files.ports import Disk

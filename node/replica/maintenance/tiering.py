@@ -30,8 +30,8 @@ from ledgermq.node.replica.retention.retention_rules import HOUR_MS, STORE, Leve
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
+from ledgermq.proto.records.time_epochs import TimeEpochs
 from ledgermq.proto.status import LedgerError
-from ledgermq.proto.time_epochs import TimeEpochs
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, StorageError, UnknownFormat, is_no_space, lacks_descriptors
 from ledgermq.storage.files.mapped_files import file_name

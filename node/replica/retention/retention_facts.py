@@ -16,9 +16,9 @@ from ledgermq.node.broker.parts.transactions.transactions import HALF_QUEUE
 from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.replica.retention.retention_rules import FOLLOWER, OBSERVER, LogFile, Pin
 from ledgermq.proto import units
-from ledgermq.proto.layout import record_columns
+from ledgermq.proto.entries.layout import record_columns
+from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.names import HALF_TOPIC, STORAGE_TOPIC
-from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import PeerProgress
 from ledgermq.storage.log.entry_log import EntryLog
 

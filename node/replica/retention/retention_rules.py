@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from ledgermq.proto.control import TrimRecord
+from ledgermq.proto.records.control import TrimRecord
 from ledgermq.storage.files.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT
 
 HOUR_MS = 3_600_000

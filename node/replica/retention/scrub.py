@@ -14,8 +14,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 
-from ledgermq.proto.control import SealRecord
-from ledgermq.proto.layout import HEADER_BYTES, STORE_MS_AT
+from ledgermq.proto.entries.layout import HEADER_BYTES, STORE_MS_AT
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, LogDamaged, UnknownFormat
 from ledgermq.storage.files.file_digest import read_chunks

@@ -19,8 +19,8 @@ from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, NEVER_NS, PeerFe
 from ledgermq.node.replica.shipping.ports import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.stored_files import StoredFiles
 from ledgermq.node.replica.shipping.windowed_fetch import WINDOW_BYTES, EntryStream, SnapshotStream
-from ledgermq.proto.control import SealRecord
-from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.proto.types import Identity
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, Unusable

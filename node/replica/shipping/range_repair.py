@@ -27,8 +27,8 @@ from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.shipping.peer_fetch import NEVER_NS, PeerFetch
 from ledgermq.node.replica.shipping.ports import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.windowed_fetch import WINDOW_BYTES, EntryStream
-from ledgermq.proto.entry_checking import BadEntry, verify_range
-from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import Identity, Range
 from ledgermq.raft.config import MS, Rule
 from ledgermq.storage.files.errors import StorageError

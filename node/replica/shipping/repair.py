@@ -29,7 +29,7 @@ from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, NEVER_NS, PeerFetch
 from ledgermq.node.replica.shipping.ports import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, SnapshotStream
-from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Identity, Range, SyncedMark
 from ledgermq.raft.config import MS

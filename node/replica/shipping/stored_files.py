@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ledgermq.proto.control import SealRecord
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.proto.types import Identity
 from ledgermq.storage.files.errors import StorageError
 from ledgermq.storage.files.file_digest import FileDigest

@@ -18,16 +18,16 @@ import numpy as np
 from bench.audit_scan import CREATED_MS, NODES, StoredReplica
 from ledgermq.node.broker.calls.send_calls import Produce, ProduceFrame
 from ledgermq.node.replica.consensus.replica_boot import record_of
-from ledgermq.proto import control
-from ledgermq.proto.control import AuditRecord, ControlRecord, LevelRecord, SealRecord, TrimRecord
-from ledgermq.proto.entries_tree import EntriesTree
-from ledgermq.proto.entry_encoding import encode_entries, encode_messages
-from ledgermq.proto.entry_sealing import make_range, seal
-from ledgermq.proto.layout import java_hash
+from ledgermq.proto.entries.entry_encoding import encode_entries, encode_messages
+from ledgermq.proto.entries.entry_sealing import make_range, seal
+from ledgermq.proto.entries.layout import java_hash
+from ledgermq.proto.entries.native_ids import native_id
+from ledgermq.proto.entries.properties import Fields, encode
+from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.levels import FIRST_LEVEL, TREE_LEVEL
-from ledgermq.proto.native_ids import native_id
-from ledgermq.proto.properties import Fields, encode
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.proofs.entries_tree import EntriesTree
+from ledgermq.proto.records import control
+from ledgermq.proto.records.control import AuditRecord, ControlRecord, LevelRecord, SealRecord, TrimRecord
 from ledgermq.proto.types import Draft, Frame, HardState, UnsealedBatch
 from ledgermq.raft.config import Members, Rule
 from ledgermq.storage.files import sealed_json

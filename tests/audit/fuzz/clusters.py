@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.parts.retention.retained import Retained
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.types import Range
 from ledgermq.sim.cluster import Station
 from ledgermq.sim.faults import FAULTS, acting, draw

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from bench import audit_scan
 from bench.audit_scan import CREATED_MS, NODES, StoredReplica, batch_of, term_start
 from ledgermq.node.broker.machine import Machine
-from ledgermq.proto import control, entry_sealing, layout
-from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entries import entry_sealing, layout
+from ledgermq.proto.entries.entry_encoding import encode_entries
+from ledgermq.proto.records import control
 from ledgermq.proto.types import HardState, SyncedMark, UnsealedBatch
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files.file_digest import file_digest

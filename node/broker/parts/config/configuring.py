@@ -11,8 +11,8 @@ from ledgermq.node.broker.part import LeaderPart, Takers
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.queues import Places
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, topic_name
-from ledgermq.proto import control
 from ledgermq.proto.names import stored_name
+from ledgermq.proto.records import control
 
 
 class Configuring(LeaderPart):

@@ -20,8 +20,8 @@ from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
 from ledgermq.node.broker.plan import Leased, Plan
 from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.broker.uncommitted import RETAINED, UncommittedState, group_name, letters_name, reset_name, topic_name
-from ledgermq.proto import control
 from ledgermq.proto.names import base_group, is_dead_letter_topic
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft
 
 

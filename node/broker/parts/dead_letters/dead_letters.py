@@ -12,10 +12,9 @@ from ledgermq.node.broker.origins import origin_text
 from ledgermq.node.broker.parts.dead_letters.letters import KIND
 from ledgermq.node.broker.ports import Messages
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.proto.entry_encoding import entry_bytes
-from ledgermq.proto.message_record import decode_record
-from ledgermq.proto.names import DLQ_PREFIX, base_group, parent_of, parse_stored, stored_name
-from ledgermq.proto.properties import (
+from ledgermq.proto.entries.entry_encoding import entry_bytes
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     EXACT_KEYS,
@@ -27,6 +26,7 @@ from ledgermq.proto.properties import (
     parse,
     value_of,
 )
+from ledgermq.proto.names import DLQ_PREFIX, base_group, parent_of, parse_stored, stored_name
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 

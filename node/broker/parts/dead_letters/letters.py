@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from ledgermq.node.broker.origins import Mark
 from ledgermq.node.broker.part import Effects, StatePart, Takers
 from ledgermq.node.broker.parts.ports import Positions
-from ledgermq.proto.control import LettersRecord
+from ledgermq.proto.records.control import LettersRecord
 
 KIND = "dlq"
 """Of the mark that a dead letter is."""

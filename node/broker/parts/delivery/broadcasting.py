@@ -19,8 +19,8 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import LeaderPart
 from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_name, reset_pair_name
-from ledgermq.proto import control
 from ledgermq.proto.names import member_name, parse_member
+from ledgermq.proto.records import control
 from ledgermq.proto.types import GroupConfig, TopicConfig
 
 PATIENCE = 10

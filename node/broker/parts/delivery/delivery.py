@@ -48,8 +48,8 @@ from ledgermq.node.broker.part import Effects, StatePart, Takers
 from ledgermq.node.broker.parts.delivery.lapsed_leases import Lapsed
 from ledgermq.node.broker.parts.delivery.offset_table import OffsetTable
 from ledgermq.node.broker.queues import QueueKey, Touched
-from ledgermq.proto import control
 from ledgermq.proto.names import base_group, parent_of
+from ledgermq.proto.records import control
 from ledgermq.proto.types import GroupConfig
 
 _COLUMNS = "qii"

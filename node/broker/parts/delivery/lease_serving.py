@@ -30,8 +30,8 @@ from ledgermq.node.broker.plan import PLAN_BYTES, Awaited, Leased, Plan, Poll
 from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.queues import Pair, QueueKey, Touched
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_name, reset_pair_name, topic_name
-from ledgermq.proto import control
 from ledgermq.proto.names import base_group
+from ledgermq.proto.records import control
 from ledgermq.proto.types import TopicKind
 
 _HANDLE_BYTES = 256

@@ -31,8 +31,8 @@ from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
 from ledgermq.node.broker.plan import Sent
 from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.broker.uncommitted import UncommittedState
-from ledgermq.proto.entry_encoding import entry_bytes
-from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.entries.entry_encoding import entry_bytes
+from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import Draft
 
 SCAN_UNITS = 4096

@@ -22,8 +22,8 @@ from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched, TierMe
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.plan import NEVER_NS
 from ledgermq.node.broker.queues import Pair, QueueKey
-from ledgermq.proto.layout import split_record
-from ledgermq.proto.properties import MESSAGE_GROUP, parse
+from ledgermq.proto.entries.layout import split_record
+from ledgermq.proto.entries.properties import MESSAGE_GROUP, parse
 from ledgermq.proto.types import I32, I64
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from ledgermq.node.broker.part import Effects, StatePart, Takers
 from ledgermq.node.broker.parts.ports import Positions
 from ledgermq.node.broker.queues import LiteKey, Places
-from ledgermq.proto.control import LiteRecord
 from ledgermq.proto.names import lite_stored, stored_name
+from ledgermq.proto.records.control import LiteRecord
 from ledgermq.proto.types import GroupConfig
 
 

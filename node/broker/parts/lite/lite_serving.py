@@ -27,8 +27,8 @@ from ledgermq.node.broker.plan import NEVER_NS, Leased, Plan, Poll
 from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.queues import LiteKey, Pair, QueueKey, lite_pair
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_pair_name, topic_name
-from ledgermq.proto import control
 from ledgermq.proto.names import LITE_SEPARATOR, lite_stored, parse_lite
+from ledgermq.proto.records import control
 from ledgermq.proto.types import TopicKind
 
 LOOKS = 8

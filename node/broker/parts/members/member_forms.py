@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
-from ledgermq.proto.control import Membership
+from ledgermq.proto.records.control import Membership
 from ledgermq.raft.config import Members, Rule
 
 

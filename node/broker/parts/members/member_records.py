@@ -14,10 +14,10 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.members.memberships import MemberRequest, Memberships
 from ledgermq.node.broker.ports import Replicator
 from ledgermq.node.broker.turn import Turn
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.levels import EARLY_END_LEVEL, MINIMUM_LEVEL, TIME_EPOCH_LEVEL
-from ledgermq.proto.time_epochs import AHEAD_MS
+from ledgermq.proto.records import control
+from ledgermq.proto.records.time_epochs import AHEAD_MS
 from ledgermq.raft.membership import Change
 
 

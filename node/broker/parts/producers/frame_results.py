@@ -11,8 +11,8 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.parts.producers.producers import Stored
-from ledgermq.proto.layout import record_columns
-from ledgermq.proto.ranges import cut
+from ledgermq.proto.entries.layout import record_columns
+from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.types import I32, I64, Range, UnsealedBatch
 
 _STORE_MS = slice(104, 112)

@@ -24,8 +24,8 @@ from ledgermq.node.broker.parts.producers.producers import Producer, Producers, 
 from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.queues import Places
 from ledgermq.node.broker.uncommitted import UncommittedState, put_back, topic_name
-from ledgermq.proto import control
 from ledgermq.proto.levels import DIGEST_LEVEL, FIRST_LEVEL
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Frame, TopicKind
 
 PRODUCERS_MAX = 10_000

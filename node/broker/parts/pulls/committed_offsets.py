@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from ledgermq.node.broker.part import Effects, StatePart, Takers
 from ledgermq.node.broker.parts.ports import Positions
 from ledgermq.node.broker.queues import QueueKey
-from ledgermq.proto.control import OffsetRecord, ResetRecord
+from ledgermq.proto.records.control import OffsetRecord, ResetRecord
 from ledgermq.proto.types import GroupConfig
 
 

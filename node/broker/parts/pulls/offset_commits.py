@@ -9,7 +9,7 @@ from ledgermq.node.broker.part import LeaderPart, Takers
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.queues import Places
 from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_name, topic_name
-from ledgermq.proto import control
+from ledgermq.proto.records import control
 
 
 class OffsetCommits(LeaderPart):

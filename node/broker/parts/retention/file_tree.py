@@ -11,8 +11,8 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
-from ledgermq.proto.control import SealRecord, TrimRecord
-from ledgermq.proto.log_tree import HASH_BYTES, FileLeaf
+from ledgermq.proto.proofs.log_tree import HASH_BYTES, FileLeaf
+from ledgermq.proto.records.control import SealRecord, TrimRecord
 
 NO_ROOT = bytes(HASH_BYTES)
 """In the leaf of entries that were trimmed before their file was sealed."""

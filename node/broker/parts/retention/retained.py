@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ledgermq.node.broker.part import Effects, StatePart, Takers
 from ledgermq.node.broker.parts.retention.file_tree import FileTree
-from ledgermq.proto.control import SealRecord, TrimRecord
+from ledgermq.proto.records.control import SealRecord, TrimRecord
 
 TRIMS_KEPT = 64
 

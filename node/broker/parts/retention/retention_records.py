@@ -10,7 +10,7 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import LeaderPart, Takers
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.uncommitted import RETAINED, UncommittedState
-from ledgermq.proto import control
+from ledgermq.proto.records import control
 
 
 class RetentionRecords(LeaderPart):

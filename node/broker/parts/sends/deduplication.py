@@ -17,8 +17,8 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.sends.message_ids import key_of
 from ledgermq.node.broker.plan import Known, Plan
 from ledgermq.node.broker.uncommitted import UncommittedState
+from ledgermq.proto.entries.properties import MESSAGE_ID, parse
 from ledgermq.proto.names import parent_of
-from ledgermq.proto.properties import MESSAGE_ID, parse
 
 
 def without_duplicates(

@@ -27,11 +27,11 @@ import numpy as np
 
 from ledgermq.node.broker.part import Effects, StatePart
 from ledgermq.node.broker.plan import Known
-from ledgermq.proto.layout import Buffer, Columns, split_record
+from ledgermq.proto.entries.layout import Buffer, Columns, split_record
+from ledgermq.proto.entries.properties import BORN_HOST, EXACT_KEYS, FIRE_MS, KEYS, MESSAGE_ID, REAL_TOPIC, parse
+from ledgermq.proto.entries.ranges import record_of
 from ledgermq.proto.levels import CONTENT_LEVEL
 from ledgermq.proto.names import TIMER_TOPIC, WAITING_TOPICS, parent_of
-from ledgermq.proto.properties import BORN_HOST, EXACT_KEYS, FIRE_MS, KEYS, MESSAGE_ID, REAL_TOPIC, parse
-from ledgermq.proto.ranges import record_of
 from ledgermq.proto.types import Range, TopicConfig
 
 TOPIC_MAX = 131_072

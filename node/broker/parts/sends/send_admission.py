@@ -13,9 +13,9 @@ from ledgermq.node.broker.parts.sends.deduplication import mark_ids, without_dup
 from ledgermq.node.broker.parts.timers.timer_firing import STORED_BYTES, TimerFiring
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.uncommitted import RETAINED, UncommittedState, topic_name
-from ledgermq.proto.entry_encoding import entry_bytes
+from ledgermq.proto.entries.entry_encoding import entry_bytes
+from ledgermq.proto.entries.properties import PROPERTIES_MAX
 from ledgermq.proto.names import LITE_SEPARATOR, parent_of
-from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.types import Draft, TopicConfig, TopicDurability
 
 _BARE_ENTRY_BYTES = entry_bytes("", 0, 0) + 1

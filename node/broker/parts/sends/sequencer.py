@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ledgermq.proto.layout import FEW_ENTRIES
+from ledgermq.proto.entries.layout import FEW_ENTRIES
 from ledgermq.proto.types import I64, UnsealedBatch
 
 _SHORT = 1 << 15

@@ -36,10 +36,10 @@ from ledgermq.node.broker.parts.timers.timers import (
 )
 from ledgermq.node.broker.plan import NEVER_NS, Plan
 from ledgermq.node.broker.uncommitted import UncommittedState, topic_name
-from ledgermq.proto import control
-from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, split_record, tags_code
+from ledgermq.proto.entries.layout import BODY_AT, HEADER_BYTES, split_record, tags_code
+from ledgermq.proto.entries.properties import DELIVER_MS, FIRE_MS, INCARNATION, ORIGIN, REAL_QUEUE, REAL_TOPIC, TIMER_FIRST, edited, parse
 from ledgermq.proto.names import TIMER_TOPIC
-from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, INCARNATION, ORIGIN, REAL_QUEUE, REAL_TOPIC, TIMER_FIRST, edited, parse
+from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft
 
 BATCH = 512

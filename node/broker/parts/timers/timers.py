@@ -7,9 +7,9 @@ origin, and the watermark is the place of the last one: every timer at or below 
 `node/broker/parts/timers/timer_firing.py` obeys them: it stores nothing at or below the watermark as of the log's end, and nothing `SLOTS`
 epochs or more above it. So a slot holds pending messages of one epoch only, behind all messages of earlier ones.
 
-A *time epoch* (`ledgermq.proto.time_epochs`; the epochs above are minutes) may begin at a time that the watermark is ahead of. Then the
-wheel becomes the *former* one with its watermark, and a new one begins at that time. A place belongs to the former wheel if that had its
-minute, and its offset is below the slot's end of then: so a minute of both wheels is no ambiguity, and what was done stays done.
+A *time epoch* (`ledgermq.proto.records.time_epochs`; the epochs above are minutes) may begin at a time that the watermark is ahead of. Then
+the wheel becomes the *former* one with its watermark, and a new one begins at that time. A place belongs to the former wheel if that had
+its minute, and its offset is below the slot's end of then: so a minute of both wheels is no ambiguity, and what was done stays done.
 
 A pure function of the applied records (I8), without a clock. Recalled messages are remembered until the watermark has passed them.
 """
@@ -24,10 +24,10 @@ import numpy as np
 
 from ledgermq.node.broker.origins import Mark
 from ledgermq.node.broker.part import Effects, StatePart, Takers
-from ledgermq.proto.control import RecallRecord, TimersRecord
-from ledgermq.proto.layout import Columns
+from ledgermq.proto.entries.layout import Columns
+from ledgermq.proto.entries.properties import DELIVER_MS, FIRE_MS, TIMER_FIRST, parse
 from ledgermq.proto.names import TIMER_TOPIC
-from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, TIMER_FIRST, parse
+from ledgermq.proto.records.control import RecallRecord, TimersRecord
 from ledgermq.proto.types import I32, I64
 
 SLOT_MS = 60_000

@@ -28,11 +28,11 @@ from ledgermq.node.broker.parts.transactions.transaction_checks import CheckCloc
 from ledgermq.node.broker.parts.transactions.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft, half_record
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.uncommitted import UncommittedState, topic_name
-from ledgermq.proto import control
-from ledgermq.proto.entry_encoding import entry_bytes
-from ledgermq.proto.message_record import Record, decode_record
+from ledgermq.proto.entries.entry_encoding import entry_bytes
+from ledgermq.proto.entries.message_record import Record, decode_record
+from ledgermq.proto.entries.properties import MESSAGE_ID, PROPERTIES_MAX, parse
 from ledgermq.proto.names import HALF_TOPIC
-from ledgermq.proto.properties import MESSAGE_ID, PROPERTIES_MAX, parse
+from ledgermq.proto.records import control
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft
 

@@ -32,12 +32,12 @@ from ledgermq.node.broker.origins import Mark, origin_text
 from ledgermq.node.broker.packed import pack, unpack
 from ledgermq.node.broker.part import Effects, StatePart, Takers
 from ledgermq.node.broker.queues import Places
-from ledgermq.proto.control import TransactionRecord
-from ledgermq.proto.layout import java_hash
-from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.entries.layout import java_hash
+from ledgermq.proto.entries.message_record import decode_record
+from ledgermq.proto.entries.properties import ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited, parse
+from ledgermq.proto.entries.ranges import record_of
 from ledgermq.proto.names import HALF_TOPIC
-from ledgermq.proto.properties import ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited, parse
-from ledgermq.proto.ranges import record_of
+from ledgermq.proto.records.control import TransactionRecord
 from ledgermq.proto.types import Draft, Range
 
 HALF_QUEUE = 0

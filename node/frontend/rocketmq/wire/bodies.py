@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ledgermq.node.runtime import metrics
-from ledgermq.proto.compression import COMPRESSED, BadBody, decompress, length_max
-from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, split_record
-from ledgermq.proto.message_record import Record
+from ledgermq.proto.entries.compression import COMPRESSED, BadBody, decompress, length_max
+from ledgermq.proto.entries.layout import BODY_AT, HEADER_BYTES, split_record
+from ledgermq.proto.entries.message_record import Record
 
 _SYSFLAG = slice(36, 40)
 _BODY_AT = BODY_AT - HEADER_BYTES

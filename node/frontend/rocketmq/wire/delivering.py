@@ -11,10 +11,10 @@ from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.rocketmq.wire.validation import TIMESTAMP_MAX_MS, md5
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.compression import COMPRESSED, compression_of
-from ledgermq.proto.message_record import Record, decode_record
+from ledgermq.proto.entries.compression import COMPRESSED, compression_of
+from ledgermq.proto.entries.message_record import Record, decode_record
+from ledgermq.proto.entries.properties import UNDECODED, fill_message
 from ledgermq.proto.names import parent_of, parse_stored
-from ledgermq.proto.properties import UNDECODED, fill_message
 
 
 def pulled(topic: str, queue: int, offset: int, stored: bytes) -> pb.Message:

@@ -20,8 +20,8 @@ from ledgermq.node.broker.ports import Filter
 from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import units
+from ledgermq.proto.entries.properties import MESSAGE_ID
 from ledgermq.proto.names import RESERVED_KEYS, check_lite, group_name, has_control_character, topic_name
-from ledgermq.proto.properties import MESSAGE_ID
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import TopicKind
 

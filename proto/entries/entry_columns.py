@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ledgermq.proto import kernels
 from ledgermq.proto.carried import Carried
-from ledgermq.proto.compression import COMPRESSED, EXPANSION, BadBody, Expansion, compression_of, decompress, length_max
-from ledgermq.proto.layout import (
+from ledgermq.proto.entries.compression import COMPRESSED, EXPANSION, BadBody, Expansion, compression_of, decompress, length_max
+from ledgermq.proto.entries.layout import (
     BODY_AT,
     ENTRY_MAGIC,
     ENTRY_MIN_BYTES,
@@ -32,7 +32,7 @@ from ledgermq.proto.layout import (
     tails,
     windows,
 )
-from ledgermq.proto.properties import KEYS, MESSAGE_ID, TAG, UNDECODED, Fields, decode, parse, value_of
+from ledgermq.proto.entries.properties import KEYS, MESSAGE_ID, TAG, UNDECODED, Fields, decode, parse, value_of
 from ledgermq.proto.types import I32, I64
 
 _SIZE = np.dtype("<u4")

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import add
 
-from ledgermq.proto.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, complaint
+from ledgermq.proto.entries.properties import KEYS, Fields, encode, stored_user_name
+from ledgermq.proto.frames.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, complaint
 from ledgermq.proto.names import RESERVED_KEYS, has_control_character
-from ledgermq.proto.properties import KEYS, Fields, encode, stored_user_name
 from ledgermq.proto.status import Code, LedgerError, fail
 
 Keys = str | Sequence[str]

@@ -9,7 +9,7 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
-from ledgermq.proto.layout import RECORD_FIXED_BYTES, Buffer, split_record
+from ledgermq.proto.entries.layout import RECORD_FIXED_BYTES, Buffer, split_record
 
 _RECORD = struct.Struct(">iiiiiqqiq8sq8siqi")
 

@@ -15,7 +15,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout import BODY_AT, FLAG_AT, HEADER_BYTES, windows
+from ledgermq.proto.entries.layout import BODY_AT, FLAG_AT, HEADER_BYTES, windows
 from ledgermq.proto.types import I32, I64
 
 MAGIC_ID = 0x4C

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, PREFIX, RECORD_V1, RECORD_V2, V1_TOPIC_MAX
-from ledgermq.proto.native_ids import ID_FIELD, ID_PROPERTY_BYTES, native_id, put_sequences
+from ledgermq.proto.entries.layout import BODY_AT, HEADER_BYTES, PREFIX, RECORD_V1, RECORD_V2, V1_TOPIC_MAX
+from ledgermq.proto.entries.native_ids import ID_FIELD, ID_PROPERTY_BYTES, native_id, put_sequences
 from ledgermq.proto.types import I32, I64
 
 ENTRY_FIXED_BYTES = BODY_AT + 2

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-from ledgermq.proto.layout import (
+from ledgermq.proto.entries.layout import (
     BODY_AT,
     FEW_ENTRIES,
     HEADER_BYTES,
@@ -30,8 +30,8 @@ from ledgermq.proto.layout import (
     put_prefixes,
     windows,
 )
-from ledgermq.proto.properties import PROPERTIES_MAX, Fields
-from ledgermq.proto.properties import encode as encode_properties
+from ledgermq.proto.entries.properties import PROPERTIES_MAX, Fields
+from ledgermq.proto.entries.properties import encode as encode_properties
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import I32, I64, Draft, UnsealedBatch
 

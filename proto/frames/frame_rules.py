@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 from zlib import crc32
 
-from ledgermq.proto.compression import FIRST_BYTES, Compression
-from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, Layout
-from ledgermq.proto.frame_properties import Complaint, complaint
-from ledgermq.proto.layout import BODY_AT, HEADER_BYTES
-from ledgermq.proto.native_ids import ID_FIELD, ID_PROPERTY_BYTES, native_id
-from ledgermq.proto.properties import PROPERTIES_MAX
+from ledgermq.proto.entries.compression import FIRST_BYTES, Compression
+from ledgermq.proto.entries.layout import BODY_AT, HEADER_BYTES
+from ledgermq.proto.entries.native_ids import ID_FIELD, ID_PROPERTY_BYTES, native_id
+from ledgermq.proto.entries.properties import PROPERTIES_MAX
+from ledgermq.proto.frames.frame_parts import ENTRY_FIXED_BYTES, Layout
+from ledgermq.proto.frames.frame_properties import Complaint, complaint
 from ledgermq.proto.status import Code
 
 BORN_MS_MAX = 253_402_300_799_999

@@ -9,8 +9,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from ledgermq.proto import kernels
-from ledgermq.proto.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES
-from ledgermq.proto.log_tree import HASH_BYTES, node_hash
+from ledgermq.proto.entries.layout import ENTRY_MAGIC, ENTRY_MIN_BYTES
+from ledgermq.proto.proofs.log_tree import HASH_BYTES, node_hash
 
 _MAGIC = ENTRY_MAGIC.to_bytes(4, "big")
 _HEAD_BYTES = 8

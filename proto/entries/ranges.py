@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ledgermq.proto.entry_sealing import chain_crc_at
-from ledgermq.proto.layout import FEW_ENTRIES, HEADER_BYTES
+from ledgermq.proto.entries.entry_sealing import chain_crc_at
+from ledgermq.proto.entries.layout import FEW_ENTRIES, HEADER_BYTES
 from ledgermq.proto.types import Range
 
 

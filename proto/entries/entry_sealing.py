@@ -14,7 +14,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from ledgermq.proto import kernels
-from ledgermq.proto.layout import (
+from ledgermq.proto.entries.layout import (
     BODY_AT,
     CHAINED_BYTES,
     CRC_WORDS_AT,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import lz4.frame
 import zstandard
 
-from ledgermq.proto.layout import Buffer
+from ledgermq.proto.entries.layout import Buffer
 
 COMPRESSED = 0x001
 COMPRESSORS = 0x700

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.proto import kernels
-from ledgermq.proto.layout import (
+from ledgermq.proto.entries.layout import (
     FLAG_AT,
     HEADER_BYTES,
     U32,
@@ -26,8 +26,8 @@ from ledgermq.proto.layout import (
     tails,
     windows,
 )
+from ledgermq.proto.entries.native_ids import ID_PROPERTY_BYTES, read_native_id, stretch_id
 from ledgermq.proto.names import CONTROL_TOPICS
-from ledgermq.proto.native_ids import ID_PROPERTY_BYTES, read_native_id, stretch_id
 from ledgermq.proto.types import I32, I64
 
 _END, _NAME_END, _SPACE = 0x02, 0x01, 0x20

@@ -11,15 +11,16 @@ from zlib import crc32
 
 import numpy as np
 
-from ledgermq.proto import frame_properties, kernels
+from ledgermq.proto import kernels
 from ledgermq.proto.carried import Carried
-from ledgermq.proto.compression import FIRST_BYTES, Compression
-from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
-from ledgermq.proto.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, Complaint
-from ledgermq.proto.frame_rules import BORN_MS_MAX, FrameRules, read_message
-from ledgermq.proto.layout import BODY_AT, Buffer, for_each, prefixes, windows
-from ledgermq.proto.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
-from ledgermq.proto.properties import PROPERTIES_MAX
+from ledgermq.proto.entries.compression import FIRST_BYTES, Compression
+from ledgermq.proto.entries.layout import BODY_AT, Buffer, for_each, prefixes, windows
+from ledgermq.proto.entries.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
+from ledgermq.proto.entries.properties import PROPERTIES_MAX
+from ledgermq.proto.frames import frame_properties
+from ledgermq.proto.frames.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
+from ledgermq.proto.frames.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, Complaint
+from ledgermq.proto.frames.frame_rules import BORN_MS_MAX, FrameRules, read_message
 from ledgermq.proto.status import Code
 from ledgermq.proto.types import I32, I64, Frame, UnsealedBatch
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, get_args
 
-from ledgermq.proto.group_config import group_fields, read_group
-from ledgermq.proto.layout import java_hash
+from ledgermq.proto.entries.layout import java_hash
 from ledgermq.proto.levels import FIRST_LEVEL, RECORDS
-from ledgermq.proto.log_tree import HASH_BYTES
 from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, STORAGE_TOPIC, stored_name
+from ledgermq.proto.proofs.log_tree import HASH_BYTES
+from ledgermq.proto.records.group_config import group_fields, read_group
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 

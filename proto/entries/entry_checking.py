@@ -13,8 +13,8 @@ from crc32c import crc32c
 
 from ledgermq.proto import kernels
 from ledgermq.proto.carried import Carried
-from ledgermq.proto.entry_sealing import body_crcs_of, chained, crc_column
-from ledgermq.proto.layout import (
+from ledgermq.proto.entries.entry_sealing import body_crcs_of, chained, crc_column
+from ledgermq.proto.entries.layout import (
     BODY_CRC_AT,
     CHAINED_BYTES,
     ENTRY_MAGIC,

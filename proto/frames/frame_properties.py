@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ledgermq.proto import properties as names
-from ledgermq.proto.layout import distinct_topics
+from ledgermq.proto.entries import properties as names
+from ledgermq.proto.entries.layout import distinct_topics
 from ledgermq.proto.names import RESERVED_KEYS, has_control_character
 from ledgermq.proto.status import Code
 from ledgermq.proto.types import I32, I64

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.proto import kernels
-from ledgermq.proto.compression import Compression, compressor
-from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
-from ledgermq.proto.frame_rests import Keys, RestEncoder, refused
-from ledgermq.proto.layout import Buffer
-from ledgermq.proto.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
+from ledgermq.proto.entries.compression import Compression, compressor
+from ledgermq.proto.entries.layout import Buffer
+from ledgermq.proto.entries.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
+from ledgermq.proto.frames.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
+from ledgermq.proto.frames.frame_rests import Keys, RestEncoder, refused
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import I32, I64
 

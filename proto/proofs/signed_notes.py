@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from struct import Struct
 
-from ledgermq.proto.log_tree import HASH_BYTES
+from ledgermq.proto.proofs.log_tree import HASH_BYTES
 
 ED25519 = 0x01
 """The signature type of a node: Ed25519 over the text of the note."""

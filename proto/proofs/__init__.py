@@ -1,0 +1,1 @@
+"""Trees over the log, signed notes about them, and receipts: what a proof is made of (docs/format.md)."""
