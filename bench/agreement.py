@@ -23,7 +23,7 @@ from typing import Any
 from bench import cluster as cl
 from bench import native
 from bench.audit_scan import BATCH, CREATED_MS, NODES, StoredReplica, batch_of, term_start
-from ledgermq.audit.jobs import Engine, audit, local_engine
+from ledgermq.audit.run.jobs import Engine, audit, local_engine
 from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "agreement", 1, True

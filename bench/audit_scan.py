@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.audit.jobs import Engine, audit, local_engine
+from ledgermq.audit.run.jobs import Engine, audit, local_engine
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto.entries.entry_encoding import encode_entries, encode_messages

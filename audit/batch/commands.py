@@ -16,9 +16,9 @@ import click
 
 from ledgermq.audit.batch import replay as replays
 from ledgermq.audit.batch.results import born_within, expression, narrow_table, opened_session, range_options, show, table
-from ledgermq.audit.batch.topics import check_exists, name_of, other_cluster, target_in, this_cluster, topic_pairs
+from ledgermq.audit.batch.targets import check_exists, name_of, other_cluster, target_in, this_cluster, topic_pairs
 from ledgermq.audit.outputs import try_file
-from ledgermq.audit.spark.cluster_options import Target
+from ledgermq.audit.spark.cluster.cluster_options import Target
 from ledgermq.client import render
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli import contexts

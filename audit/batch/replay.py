@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledgermq.audit.outputs import text, write_file
-from ledgermq.audit.spark.cluster_options import Places, Target, bounds, offsets_at, places_of, queues_of
+from ledgermq.audit.spark.cluster.cluster_options import Places, Target, bounds, offsets_at, places_of, queues_of
 from ledgermq.client.aside import Aside
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.native.consumers.positions import EntryName, Place, Start

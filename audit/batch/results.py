@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ledgermq.audit.spark.cluster_options import Target
+from ledgermq.audit.spark.cluster.cluster_options import Target
 from ledgermq.client import render
 from ledgermq.client.errors import BadArgument, ClusterError, Unreachable
 from ledgermq.client.moments import time_range_ms
@@ -67,7 +67,7 @@ def table(session: SparkSession, target: Target, limits: Mapping[str, str]) -> D
 
 def narrow_table(session: SparkSession, target: Target, limits: Mapping[str, str], needed: Sequence[str], *texts: str | None) -> DataFrame:
     """The same with the needed columns, and with those whose names occur in expressions: Spark does not tell the source what it needs."""
-    from ledgermq.audit.spark.cluster_source import COLUMNS
+    from ledgermq.audit.spark.cluster.cluster_source import COLUMNS
 
     columns = [name for name in COLUMNS if name in needed or any(name in text for text in texts if text)]
     return table(session, target, {**limits, "columns": ",".join(columns)})

@@ -15,7 +15,6 @@ import numpy as np
 from ledgermq.audit.checks.derived import QueueRun, TailReport, density_flaw
 from ledgermq.audit.checks.order import ProducerRun, wrong_step
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Flaw, Place
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.begin import LITE, may_begin
 from ledgermq.audit.reading.decode import (
@@ -34,6 +33,7 @@ from ledgermq.audit.reading.decode import (
 )
 from ledgermq.audit.reading.files import open_file, size_of
 from ledgermq.audit.reading.key_files import read_position
+from ledgermq.audit.rules import Flaw, Place
 
 
 def check_log(replica: Replica, decided: int) -> None:

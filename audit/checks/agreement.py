@@ -17,14 +17,13 @@ from itertools import pairwise
 import numpy as np
 
 from ledgermq.audit.checks.after_scan import check_checkpoint_end, check_hard_term, check_names
-from ledgermq.audit.checks.compare import check_identities, find_voters, note_lag
 from ledgermq.audit.checks.confirmed import gives_up, note_given_up
 from ledgermq.audit.checks.evidence import check_mark_reaches_end
 from ledgermq.audit.checks.group import MAJORITY, GroupResult
+from ledgermq.audit.checks.group_comparison import check_identities, find_voters, note_lag
 from ledgermq.audit.checks.histories import NEIGHBOURS
 from ledgermq.audit.checks.outline import record_at
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import RULES, TORN_TAIL, Finding, Flaw
 from ledgermq.audit.checks.seals import check_notes, check_records, seals_of
 from ledgermq.audit.checks.unclean import excuse
 from ledgermq.audit.reading import bytewise
@@ -32,6 +31,7 @@ from ledgermq.audit.reading.columns import RAFT_TOPIC
 from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER_BYTES, NOT_JSON, crc
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import header_at, stored_chain
+from ledgermq.audit.rules import RULES, TORN_TAIL, Finding, Flaw
 
 MAGIC_BYTES = 4
 

@@ -10,11 +10,11 @@ import hashlib
 import os
 from typing import Any
 
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.decode import read_sealed_json
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.node_paths import is_remote
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.rules import Flaw
 
 MANIFEST = "backup.json"
 SUFFIX = ":backup"

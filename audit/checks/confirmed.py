@@ -18,9 +18,9 @@ from ledgermq.audit.checks.evidence import entry
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.histories import Table, diverge, entry_place, first_apart, read_table
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.decode import NOT_JSON
+from ledgermq.audit.rules import Flaw
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import may_begin
 from ledgermq.audit.reading.columns import Columns
@@ -31,6 +30,7 @@ from ledgermq.audit.reading.decode import (
 )
 from ledgermq.audit.reading.files import is_directory, names_in, open_file
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.rules import Flaw
 
 if TYPE_CHECKING:
     from ledgermq_native.audit_scan import Clean, Queue

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import LITE
 from ledgermq.audit.reading.decode import QUEUE_UNIT_BYTES, SLOT_FILE_BYTES
 from ledgermq.audit.reading.lookup import header_at
-from ledgermq.audit.state.compare import place
+from ledgermq.audit.rules import Flaw
 from ledgermq.audit.state.derive import EMPTY, NEWEST, StateReport
+from ledgermq.audit.state.differences import place
 
 
 def is_int(value: dict[str, object], key: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Finding
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.rules import Finding
 
 MAJORITY = "majority"
 """The rule of a group whose records name none."""

@@ -13,10 +13,10 @@ import numpy as np
 from ledgermq.audit.checks.evidence import entry
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport, Scan
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64
+from ledgermq.audit.rules import Flaw
 
 NEIGHBOURS = 16
 """At most this many entries next to a damaged one are tried in its place."""

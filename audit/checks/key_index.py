@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.audit.checks.rules import Flaw, coalesce
 from ledgermq.audit.reading.begin import former_logs
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64, crc, find_stain
 from ledgermq.audit.reading.entries import Entries, read_entries
@@ -33,6 +32,7 @@ from ledgermq.audit.reading.key_files import (
 from ledgermq.audit.reading.keys import keys_of
 from ledgermq.audit.reading.ranges import Span, needed
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.rules import Flaw, coalesce
 
 WHOLE = f"{0:020d}"
 """The name of the look at the position as a whole."""

@@ -11,7 +11,6 @@ from typing import Any
 
 from ledgermq.audit.checks.backups import MANIFEST, SUFFIX, manifest_of
 from ledgermq.audit.checks.replica import INDEX_FILE_BYTES, QUEUE_FILE_BYTES, SIZE_KEYS, Mark, Point, Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.begin import KEYS, Begin, read_begin
 from ledgermq.audit.reading.decode import (
     HARD_STATE,
@@ -28,6 +27,7 @@ from ledgermq.audit.reading.decode import (
     slot_bytes,
 )
 from ledgermq.audit.reading.files import absolute, exists, names_in, read_if_there, size_of, stat_of
+from ledgermq.audit.rules import Flaw
 
 IDENTITY_KEYS = {"format_version", "cluster_id", "group", "log_id", "replica", "incarnation", "created_ms", *SIZE_KEYS}
 NAME_KEYS = ("cluster_id", "group", "log_id", "replica", "incarnation", "node")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.columns import Columns, Parts, intern, is_system, native_ids
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64, U8, tags_code
 from ledgermq.audit.reading.walk import LogFile, Piece
+from ledgermq.audit.rules import Flaw
 
 if TYPE_CHECKING:
     from ledgermq_native.audit_scan import Clean, GroupEvent, Producer

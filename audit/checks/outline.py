@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.columns import RAFT_TOPIC
@@ -25,6 +24,7 @@ from ledgermq.audit.reading.decode import (
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import header_at
 from ledgermq.audit.reading.walk import LogFile, Progress
+from ledgermq.audit.rules import Flaw
 
 LENGTH_BYTES = 4
 SECTOR = 512

@@ -12,7 +12,6 @@ from typing import Any
 
 from ledgermq.audit.checks.backups import SUFFIX
 from ledgermq.audit.checks.derived import TailReport
-from ledgermq.audit.checks.rules import Flaw, Place
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.begin import WHOLE, Begin, Low, lows
 from ledgermq.audit.reading.decode import (
@@ -20,6 +19,7 @@ from ledgermq.audit.reading.decode import (
     numbered_files,
 )
 from ledgermq.audit.reading.walk import POSITIONS, LogFile
+from ledgermq.audit.rules import Flaw, Place
 from ledgermq.audit.state.derive import StateReport
 
 SIZE_KEYS = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ledgermq.audit.checks import derived
 from ledgermq.audit.checks.order import OrderCheck, ProducerRun
-from ledgermq.audit.checks.rules import Flaw, coalesce
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
 from ledgermq.audit.reading.decode import (
@@ -36,6 +35,7 @@ from ledgermq.audit.reading.lookup import stored_chain
 from ledgermq.audit.reading.native import KERNEL, PYTHON, SCAN, Kernel, may_ask
 from ledgermq.audit.reading.objects import StoredObject
 from ledgermq.audit.reading.walk import WINDOW_BYTES, LogFile, Piece, Progress, Walk
+from ledgermq.audit.rules import Flaw, coalesce
 
 if TYPE_CHECKING:
     from ledgermq_native.audit_scan import Clean

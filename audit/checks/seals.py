@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import BIT_ROT, DIVERGENCE, RULES, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.verdicts import tell, tell_difference
 from ledgermq.audit.reading.decode import NOT_JSON, read_sealed_json
+from ledgermq.audit.rules import BIT_ROT, DIVERGENCE, RULES, Finding, Flaw
 
 DIGESTS = "state/digests"
 TREE_VERSION = 2

@@ -13,9 +13,9 @@ import numpy as np
 
 from ledgermq.audit.checks.after_scan import required_dispatch
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import RULES, Flaw
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.decode import SECTOR
+from ledgermq.audit.rules import RULES, Flaw
 
 QUEUE_PREFIX, INDEX_PREFIX = "queue.", "index."
 KEY_INDEX_RULES = tuple(rule for rule in RULES if rule.startswith("keyindex."))

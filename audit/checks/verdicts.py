@@ -17,10 +17,10 @@ import numpy as np
 from ledgermq.audit.checks.evidence import locate
 from ledgermq.audit.checks.group import MAJORITY, GroupResult
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw, Place
 from ledgermq.audit.checks.unclean import excuse
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.decode import I64
+from ledgermq.audit.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw, Place
 
 CHAINED = ("entry.chain", "chain.seed")
 """Rules that compare an entry with the chain word before it, which may itself be damaged."""

@@ -19,8 +19,8 @@ from typing import Any
 
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.reading.decode import NOT_JSON
+from ledgermq.audit.rules import RULES, Finding, Flaw
 from ledgermq.client.errors import ClusterError
 from ledgermq.client.proofs import ed25519
 from ledgermq.client.proofs.witness_files import accepted_of, groups_in, public_key

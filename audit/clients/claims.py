@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ledgermq.audit.clients.files import RECEIPTS, ClientFile, read_part
-from ledgermq.audit.clients.stored import FRAME_BITS, buckets_of, native_ids_of, text_buckets
+from ledgermq.audit.clients.client_files import RECEIPTS, ClientFile, read_part
+from ledgermq.audit.clients.logged_messages import FRAME_BITS, buckets_of, native_ids_of, text_buckets
 from ledgermq.audit.reading.decode import I64, crc
 
 RECEIPT, DELIVERY = 0, 1

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ledgermq.audit.clients.results import CLOCKS_MS, Bucket, Results, numbers, one
+from ledgermq.audit.clients.bucket_results import CLOCKS_MS, Bucket, Results, numbers, one
 from ledgermq.audit.clients.scope import Scope
 from ledgermq.audit.reading.decode import I64, Flags
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ledgermq.audit.clients.bucket_results import Bucket, Results, one
 from ledgermq.audit.clients.claims import DELIVERY, RECEIPT
 from ledgermq.audit.clients.deliveries import judge_deliveries
 from ledgermq.audit.clients.receipts import Receipts, judge_receipts
-from ledgermq.audit.clients.results import Bucket, Results, one
 from ledgermq.audit.clients.scope import Scope
 
 

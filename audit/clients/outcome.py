@@ -15,18 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from ledgermq.audit.checks.group import GroupResult
-from ledgermq.audit.checks.rules import RULES, Finding, Flaw
-from ledgermq.audit.clients import claims, stored
+from ledgermq.audit.clients import claims
+from ledgermq.audit.clients import logged_messages as stored
+from ledgermq.audit.clients.bucket_results import LISTED, RESULTS
+from ledgermq.audit.clients.client_files import DELIVERIES, RECEIPTS, ClientFile, find_files, parts_of
 from ledgermq.audit.clients.deliveries import judge_order
-from ledgermq.audit.clients.files import DELIVERIES, RECEIPTS, ClientFile, find_files, parts_of
 from ledgermq.audit.clients.joining import Joiner, Side, nothing
 from ledgermq.audit.clients.judging import judge
-from ledgermq.audit.clients.results import LISTED, RESULTS
+from ledgermq.audit.clients.logged_messages import Slice
 from ledgermq.audit.clients.scope import Scope, from_json, scope_of, to_json
-from ledgermq.audit.clients.stored import Slice
 from ledgermq.audit.outputs import WriteTo, text
 from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.audit.reading.objects import StoreLost
+from ledgermq.audit.rules import RULES, Finding, Flaw
 
 WHO = "clients"
 """Takes the place of a replica in findings about clients."""

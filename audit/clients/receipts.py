@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ledgermq.audit.clients.results import Bucket, Results, one
+from ledgermq.audit.clients.bucket_results import Bucket, Results, one
+from ledgermq.audit.clients.logged_messages import native_ids_of
 from ledgermq.audit.clients.scope import Scope
-from ledgermq.audit.clients.stored import native_ids_of
 from ledgermq.audit.reading.decode import I64, Flags, crc
 
 Tell = Callable[[str, Flags, str], None]

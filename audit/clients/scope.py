@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.scan import LogReport
-from ledgermq.audit.clients.stored import Slice
+from ledgermq.audit.clients.logged_messages import Slice
 from ledgermq.audit.reading.begin import former_logs
 from ledgermq.audit.reading.walk import LogFile
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.decode import (
     BLANK_MAGIC,
     ENTRY_BYTES_MIN,
@@ -33,6 +32,7 @@ from ledgermq.audit.reading.decode import (
 from ledgermq.audit.reading.files import AnyFile
 from ledgermq.audit.reading.native import KERNEL, Kernel, may_ask
 from ledgermq.audit.reading.node_paths import STORE
+from ledgermq.audit.rules import Flaw
 
 if TYPE_CHECKING:
     from ledgermq_native.audit_scan import Clean

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.jobs import adopt
 from ledgermq.audit.reading.decode import ENTRY_MAGIC, HARD_STATE, HEADER, HEADER_BYTES, I64, PAGE, numbered_files, sealed_json, slot_bytes
 from ledgermq.audit.reading.files import exists, open_file, read_if_there, stat_of
 from ledgermq.audit.reading.lookup import stored_chain
 from ledgermq.audit.reading.node_paths import is_remote, split
-from ledgermq.audit.repairs.entries import NONE, Entries, read_entries
+from ledgermq.audit.repairs.held_entries import NONE, Entries, read_entries
 from ledgermq.audit.repairs.splice import End, Undecided, Wanted, emptied, is_there, splice
 from ledgermq.audit.repairs.told import Audited, Report, Told
+from ledgermq.audit.run.jobs import adopt
 from ledgermq.proto.records.repair_plan import BeginRepair, DirectoryRepair, FileRepair, Left, MarkRepair, Plan, RangeRepair
 
 FENCE_FILE = "repair"

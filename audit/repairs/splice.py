@@ -21,7 +21,7 @@ import numpy as np
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading.decode import BLANK_MAGIC, ENTRY_MAGIC, HEADER, HEADER_BYTES, I64, crc
 from ledgermq.audit.reading.files import open_file, stat_of
-from ledgermq.audit.repairs.entries import CHAINED_BYTES, NONE, Entries
+from ledgermq.audit.repairs.held_entries import CHAINED_BYTES, NONE, Entries
 from ledgermq.proto.records.repair_plan import FileRepair, Piece
 
 CHUNK_BYTES = 1 << 20

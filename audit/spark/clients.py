@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ledgermq.audit.clients.bad_file import BadFile
+from ledgermq.audit.clients.bucket_results import LISTED
 from ledgermq.audit.clients.joining import Judge, Side
-from ledgermq.audit.clients.results import LISTED
 from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.audit.reading.objects import StoreLost
 from ledgermq.audit.spark.task_access import TaskAccess

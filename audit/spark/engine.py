@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from typing import TYPE_CHECKING, Any
 
-from ledgermq.audit.jobs import Progress
-from ledgermq.audit.works import Outcome, Work
+from ledgermq.audit.run.jobs import Progress
+from ledgermq.audit.run.works import Outcome, Work
 
 if TYPE_CHECKING:
     from ledgermq.audit.clients.joining import Joiner

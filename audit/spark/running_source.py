@@ -27,9 +27,9 @@ from ledgermq.audit.reading import remote
 from ledgermq.audit.reading.node_paths import authorities_of, node_path
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.ranges import Span
-from ledgermq.audit.running import ADMIN, REPLICAS, RUNNING, RunningCluster
-from ledgermq.audit.spark.cluster_options import count_of, flag_of, option
-from ledgermq.audit.spark.stored import shares_of, stored_log
+from ledgermq.audit.run.running import ADMIN, REPLICAS, RUNNING, RunningCluster
+from ledgermq.audit.spark.cluster.cluster_options import count_of, flag_of, option
+from ledgermq.audit.spark.stored_tables import shares_of, stored_log
 from ledgermq.audit.spark.task_access import TaskAccess
 from ledgermq.audit.spark.views.entries import EntriesView
 from ledgermq.audit.spark.views.view import Share

@@ -29,16 +29,17 @@ from pyspark.sql.types import StructType
 
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.jobs import adopt
 from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.files import is_directory
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.remote import use
-from ledgermq.audit.spark.cluster_options import flag_of, option
-from ledgermq.audit.spark.cluster_sink import ClusterStreamWriter, ClusterWriter
-from ledgermq.audit.spark.cluster_source import ClusterReader, ClusterStreamReader, message_schema
+from ledgermq.audit.run.jobs import adopt
+from ledgermq.audit.run.works import Work
+from ledgermq.audit.spark.cluster.cluster_options import flag_of, option
+from ledgermq.audit.spark.cluster.cluster_sink import ClusterStreamWriter, ClusterWriter
+from ledgermq.audit.spark.cluster.cluster_source import ClusterReader, ClusterStreamReader, message_schema
 from ledgermq.audit.spark.running_source import EntryStreamReader, access_for, running_replicas
-from ledgermq.audit.spark.stored import WholeLogs, store_for
+from ledgermq.audit.spark.stored_tables import WholeLogs, store_for
 from ledgermq.audit.spark.task_access import TaskAccess
 from ledgermq.audit.spark.views.entries import EntriesView
 from ledgermq.audit.spark.views.key_units import KeyView
@@ -48,7 +49,6 @@ from ledgermq.audit.spark.views.state import StateView
 from ledgermq.audit.spark.views.units import IndexView, QueueView
 from ledgermq.audit.spark.views.view import Share, View, struct_of
 from ledgermq.audit.spark.views.wanted import Wanted, wanted_of
-from ledgermq.audit.works import Work
 
 VIEWS: dict[str, View] = {
     "entries": EntriesView(),

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.begin import WHOLE, Begin, read_begin
 from ledgermq.audit.reading.decode import OLDER_SNAPSHOT, SNAPSHOT, SNAPSHOTS_AS_READ, numbered_files, read_sealed_json
 from ledgermq.audit.reading.walk import LogFile
-from ledgermq.audit.state.compare import NOTHING, Difference, differences, place
+from ledgermq.audit.rules import Flaw
 from ledgermq.audit.state.delivery import Delivery
+from ledgermq.audit.state.differences import NOTHING, Difference, differences, place
 from ledgermq.audit.state.ids import Ids
 from ledgermq.audit.state.letters import Letters
 from ledgermq.audit.state.lite import Lite

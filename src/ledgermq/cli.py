@@ -91,7 +91,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "why-not-delivered": ("ledgermq.client.cli.explain_commands:why_not_delivered", "Explain why a consumer group has not received a message."),
     "why-leader-moved": ("ledgermq.client.cli.leadership_commands:why_leader_moved", "Explain why the leader of a broker group changed."),
-    "audit": ("ledgermq.audit.commands:audit", "Verify that the replicas are intact and agree, with Spark."),
+    "audit": ("ledgermq.audit.cli.commands:audit", "Verify that the replicas are intact and agree, with Spark."),
     "jobs": ("ledgermq.audit.batch.commands:jobs", "Count, check, compare and replay the messages of topics, with Spark."),
     "repair": ("ledgermq.repair_commands:repair", "Repair what an audit found damaged, from intact replicas."),
     "backup": ("ledgermq.storage.cli.backup_commands:backup", "Copy one node's data at a consistent point, and verify it."),

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from ledgermq.audit.jobs import FAIL, PASS
+from ledgermq.audit.run.jobs import FAIL, PASS
 from ledgermq.importing import Imported, Place, Target, begin_aside, carry_out, discard, make_visible, require_space
 from ledgermq.node.process.commands import Size
 from ledgermq.node.process.local import DEFAULT_GROUP, DEFAULT_LOG_FILE_BYTES, LocalCluster, config_of

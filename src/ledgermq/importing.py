@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ledgermq.audit.jobs import INCOMPLETE, PASS, Audit, audit
+from ledgermq.audit.run.jobs import INCOMPLETE, PASS, Audit, audit
 from ledgermq.node.broker.imported import first_snapshot
 from ledgermq.node.broker.rederiving import make_again
 from ledgermq.node.controller.seeding import commands_for, state_after, write_journal

@@ -16,14 +16,14 @@ from dataclasses import asdict, replace
 
 import click
 
-from ledgermq.audit.checks.rules import UNDECIDABLE, Finding
-from ledgermq.audit.jobs import Audit, audit, audit_running
+from ledgermq.audit.cli.report import as_json, for_repair
 from ledgermq.audit.reading.node_paths import NodeLost, is_remote, split
 from ledgermq.audit.reading.remote import access, connection_to
 from ledgermq.audit.repairs.plan import Moved, make_plan
 from ledgermq.audit.repairs.told import NoFindings, Report, read_report, report_of
-from ledgermq.audit.report import as_json, for_repair
-from ledgermq.audit.running import RunningCluster
+from ledgermq.audit.rules import UNDECIDABLE, Finding
+from ledgermq.audit.run.jobs import Audit, audit, audit_running
+from ledgermq.audit.run.running import RunningCluster
 from ledgermq.client.api.admin_calls import AdminCalls
 from ledgermq.client.errors import ClusterError
 from ledgermq.node.broker.rederiving import make_again

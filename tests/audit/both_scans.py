@@ -11,9 +11,9 @@ import pytest
 
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.scan import Scan
-from ledgermq.audit.jobs import audit
 from ledgermq.audit.reading.native import KERNEL, PYTHON, SCAN, Kernel
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.run.jobs import audit
 
 built = pytest.mark.skipif(KERNEL is None, reason="ledgermq-native is not built, does not fit, or is switched off")
 

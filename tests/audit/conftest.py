@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.audit import jobs
 from ledgermq.audit.checks.group import GroupResult
+from ledgermq.audit.run import jobs
 from tests.audit.folding import broken_folds
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ledgermq.audit.checks.evidence import locate
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Finding
+from ledgermq.audit.rules import Finding
 
 
 def broken_folds(group: GroupResult) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.scan import LogReport
-from ledgermq.audit.jobs import Audit, audit, compare_bytes
+from ledgermq.audit.run.jobs import Audit, audit, compare_bytes
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import Message, Writer, sealed
 

@@ -19,10 +19,10 @@ from ledgermq.audit.checks.backups import SUFFIX
 from ledgermq.audit.checks.derived import QueueRun, TailReport, tails
 from ledgermq.audit.checks.order import ProducerRun
 from ledgermq.audit.checks.replica import Mark, Point, Replica
-from ledgermq.audit.checks.rules import Flaw, Place
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.begin import Begin
 from ledgermq.audit.reading.decode import HEADER_BYTES, crc
+from ledgermq.audit.rules import Flaw, Place
 
 SIZE = 1000
 LENGTH = 7

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.cli.report import as_json, as_text
 from ledgermq.audit.reading import files
-from ledgermq.audit.report import as_json, as_text
-from ledgermq.audit.works import OUTLINE, Outcome, Work, look
+from ledgermq.audit.run.jobs import Audit, audit
+from ledgermq.audit.run.works import OUTLINE, Outcome, Work, look
 from tests.audit.damage_cases import NODES, flip, history
 from tests.audit.log_writer import STORAGE, Message, Placed, Writer, election, sealed
 from tests.proto.test_entries_tree import plain_root

@@ -19,9 +19,9 @@ from ledgermq.audit.checks.agreement import agree
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.outline import outline
 from ledgermq.audit.checks.replica import Mark, Replica
-from ledgermq.audit.checks.rules import BIT_ROT, TORN_TAIL, Finding, Flaw
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import Begin
+from ledgermq.audit.rules import BIT_ROT, TORN_TAIL, Finding, Flaw
 from tests.audit.altering import alter
 from tests.audit.damage_cases import NODES, flip
 from tests.audit.log_writer import RAFT, Message, Placed, Writer, election, membership

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.run.jobs import Audit, audit
 from tests.audit.altering import PLACES, alter, levels, log_bytes, put_log
 from tests.audit.damage_cases import NODES, history, write_cluster
 from tests.audit.fuzz.appointed import members, messages

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import Audit, audit
-from ledgermq.audit.report import for_repair
+from ledgermq.audit.cli.report import for_repair
+from ledgermq.audit.run.jobs import Audit, audit
 from ledgermq.sim.settings import Settings
 from tests.audit.damage_cases import NODES, flip
 from tests.audit.fuzz.clusters import interrupted

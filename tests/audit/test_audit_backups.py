@@ -13,10 +13,10 @@ import pytest
 
 from ledgermq.audit.checks import backups
 from ledgermq.audit.checks.backups import backup_looks, check_backup
-from ledgermq.audit.checks.rules import Flaw
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.cli.report import as_text
 from ledgermq.audit.reading.walk import LogFile
-from ledgermq.audit.report import as_text
+from ledgermq.audit.rules import Flaw
+from ledgermq.audit.run.jobs import Audit, audit
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import CLUSTER, STORAGE, Message, Writer, membership, sealed
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import audit
+from ledgermq.audit.run.jobs import audit
 from tests.audit.fuzz.writers import NODES, WRITERS, write
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.checks.rules import TORN_TAIL
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.rules import TORN_TAIL
+from ledgermq.audit.run.jobs import Audit, audit
 from tests.audit.damage_cases import CREATED, NODES, history, write_cluster
 from tests.audit.log_writer import RAFT, Message, Writer, election
 

@@ -13,8 +13,8 @@ import pytest
 
 from ledgermq.audit.checks import opening
 from ledgermq.audit.checks.group import GroupResult
-from ledgermq.audit.jobs import Audit, audit
 from ledgermq.audit.reading.node_paths import NodeLost
+from ledgermq.audit.run.jobs import Audit, audit
 from ledgermq.cli import run
 from ledgermq.client.native.consumers import delivery_log
 from ledgermq.client.native.producers import receipt_log
@@ -47,7 +47,7 @@ def said(clients: Clients, *more: str, **options: Any) -> Audit:
     """What the audit of these clients gives; the replicas are looked at only if that was not done before."""
     from ledgermq.audit.clients.joining import join_here
     from ledgermq.audit.clients.outcome import ClientFiles, check_clients
-    from ledgermq.audit.jobs import judge
+    from ledgermq.audit.run.jobs import judge
 
     groups = clients.groups if clients.groups is not None else audit(clients.directories).groups
     receipts, acks = clients.write(options.pop("lines", False))
@@ -66,7 +66,7 @@ def count(told: Audit, what: str) -> int:
 
 def everything(told: Audit) -> dict[str, Any]:
     """What was found, but for the names of files."""
-    from ledgermq.audit.report import as_json
+    from ledgermq.audit.cli.report import as_json
 
     value: dict[str, Any] = as_json(told)
     value["clients"].pop("files")
@@ -343,7 +343,7 @@ def test_frames_lie_in_any_bucket(sequence: int) -> None:
     """A receipt is cut exactly where its messages change buckets."""
     import numpy as np
 
-    from ledgermq.audit.clients.stored import buckets_of, native_ids_of
+    from ledgermq.audit.clients.logged_messages import buckets_of, native_ids_of
 
     numbers = np.arange(sequence, sequence + 9)
     same = np.ones(9, np.int64)
@@ -394,7 +394,7 @@ def test_the_command(cluster: tuple[Clients, list[GroupResult]], true: Clients, 
 
 def test_the_columns_are_those_that_clients_write() -> None:
     """What a receipt log and a delivery log hold is what the audit reads."""
-    from ledgermq.audit.clients.files import DELIVERIES, KINDS, RECEIPTS
+    from ledgermq.audit.clients.client_files import DELIVERIES, KINDS, RECEIPTS
 
     assert set(KINDS[RECEIPTS]) == {*receipt_log.COLUMNS} - {"replicas", "mac"}
     assert set(KINDS[DELIVERIES]) == {*delivery_log.COLUMNS} - {"attempt"}

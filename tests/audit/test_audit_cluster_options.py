@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
-from ledgermq.audit.spark.cluster_options import count_of, flag_of, places_of, queues_of, target_of, time_ms
-from ledgermq.audit.spark.cluster_sink import producer_name
-from ledgermq.audit.spark.cluster_source import limited, message_schema, refuse_ahead, split
+from ledgermq.audit.spark.cluster.cluster_options import count_of, flag_of, places_of, queues_of, target_of, time_ms
+from ledgermq.audit.spark.cluster.cluster_sink import producer_name
+from ledgermq.audit.spark.cluster.cluster_source import limited, message_schema, refuse_ahead, split
 from ledgermq.client.native.consumers.positions import Place
 
 QUEUES = st.dictionaries(st.builds(Place, st.sampled_from(["g1", "g2"]), st.integers(0, 3)), st.integers(0, 50), max_size=6)

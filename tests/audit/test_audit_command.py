@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.commands import ProgressLine
+from ledgermq.audit.cli.commands import ProgressLine
 from ledgermq.cli import run
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import Writer
@@ -131,7 +131,7 @@ def test_every_finding_line_has_the_form(tmp_path: Path, cluster: list[Writer], 
 
 def test_the_bar_has_its_length_whatever_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An object may be longer than the log file it stores, and a log may be empty."""
-    monkeypatch.setattr("ledgermq.audit.commands.BAR_EVERY_S", 0.0)
+    monkeypatch.setattr("ledgermq.audit.cli.commands.BAR_EVERY_S", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     line = ProgressLine()
     for told in ((0, 3000), (1500, 3000), (4000, 3000), (0, 0)):

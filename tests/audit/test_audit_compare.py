@@ -14,15 +14,15 @@ import pytest
 
 from ledgermq.audit.checks import after_scan, evidence, histories
 from ledgermq.audit.checks.backups import SUFFIX
-from ledgermq.audit.checks.compare import check_identities, compare, find_voters, note_lag
 from ledgermq.audit.checks.derived import QueueRun
 from ledgermq.audit.checks.group import MAJORITY, GroupResult
+from ledgermq.audit.checks.group_comparison import check_identities, compare, find_voters, note_lag
 from ledgermq.audit.checks.histories import Table
 from ledgermq.audit.checks.replica import Mark, Point, Replica
-from ledgermq.audit.checks.rules import BIT_ROT, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.begin import Begin
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.rules import BIT_ROT, Finding, Flaw
 from ledgermq.audit.state.derive import StateReport
 
 SIZE = 100

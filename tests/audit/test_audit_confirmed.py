@@ -14,8 +14,8 @@ import pytest
 from ledgermq.audit.checks.confirmed import agree_by_record, check_leaders, gives_up, note_given_up
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
+from ledgermq.audit.rules import Flaw
 from tests.audit.small_logs import Texts, opened, place_of, write
 
 Known = tuple[str, int]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.run.jobs import Audit, audit
 from tests.audit.damage_cases import NODES, RAFT, flip, history, write_cluster
 from tests.audit.log_writer import Message, Placed, Writer
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.audit.checks.rules import CLASSES, NEXT_STEP, RULES, Flaw, coalesce
 from ledgermq.audit.reading import columns, decode
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.walk import find_entries
+from ledgermq.audit.rules import CLASSES, NEXT_STEP, RULES, Flaw, coalesce
 from tests.audit.damage_cases import history
 from tests.audit.log_writer import Message, Writer, java_hash, sealed
 

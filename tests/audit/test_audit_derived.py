@@ -15,10 +15,10 @@ import pytest
 
 from ledgermq.audit.checks import derived
 from ledgermq.audit.checks.derived import IndexCheck, QueueCheck, QueueRun, TailReport, differing, near_each_other, space_tail, tails
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.reading.decode import numbered_files
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.rules import Flaw
 
 BASE = 1 << 20
 TASK = LogFile("/r/g1", "g1", "n1", "id", "dledger-n1", f"{BASE:020d}", BASE, 128, 60)

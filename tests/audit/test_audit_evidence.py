@@ -25,9 +25,9 @@ from ledgermq.audit.checks.evidence import (
     same_snapshots,
 )
 from ledgermq.audit.checks.replica import Mark, Point, Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport, scan
 from ledgermq.audit.reading.begin import Begin
+from ledgermq.audit.rules import Flaw
 from ledgermq.audit.state.derive import StateReport
 from tests.audit.damage_cases import NODES
 from tests.audit.log_writer import Message, Writer, membership, sealed

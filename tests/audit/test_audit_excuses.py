@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ledgermq.audit.checks.replica import Mark, Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.unclean import excuse
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.decode import SECTOR
+from ledgermq.audit.rules import Flaw
 
 MARKED, SIZE = 10, 4096
 FILE = "g1/dledger-n1/data/00000000000000004096"

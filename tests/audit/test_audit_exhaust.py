@@ -20,11 +20,11 @@ from unittest.mock import patch
 import pytest
 
 from bench.audit_scan import NODES
-from ledgermq.audit import works
 from ledgermq.audit.checks.scan import scan
-from ledgermq.audit.jobs import FAIL, PASS, local_engine
 from ledgermq.audit.reading.files import exists, names_in, size_of, stat_of
 from ledgermq.audit.reading.native import KERNEL
+from ledgermq.audit.run import works
+from ledgermq.audit.run.jobs import FAIL, PASS, local_engine
 from tests.audit.both_scans import built, differences, tasks_of
 from tests.audit.exhaust import __main__ as run_of
 from tests.audit.exhaust.cases import Case

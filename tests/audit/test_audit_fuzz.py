@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import audit
+from ledgermq.audit.run.jobs import audit
 from tests.audit.fuzz.case import matrix
 from tests.audit.fuzz.clusters import HEALTHY, at_rest
 from tests.audit.fuzz.damage import KINDS

@@ -14,7 +14,7 @@ from ledgermq.audit.checks import histories
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.histories import Table, agree_by_majority, diverge, entry_place, first_apart, read_table
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.rules import Flaw
 from tests.audit.altering import alter
 from tests.audit.damage_cases import flip
 from tests.audit.log_writer import Writer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.audit.checks.compare import check_identities
 from ledgermq.audit.checks.group import GroupResult
+from ledgermq.audit.checks.group_comparison import check_identities
 
 SAME = {"cluster_id": "c", "log_id": "l", "data_file_bytes": 4096, "index_file_bytes": 64, "consume_queue_file_bytes": 40}
 

@@ -18,9 +18,9 @@ from ledgermq.audit.checks import key_index
 from ledgermq.audit.checks.key_index import WHOLE, check_keys, key_looks
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading import key_files
 from ledgermq.audit.reading.entries import read_entries
+from ledgermq.audit.rules import Flaw
 from tests.audit.damage_cases import CREATED, flip
 from tests.audit.log_writer import Message, Writer, checksum, election, java_hash, membership, sealed
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from ledgermq.audit.checks import key_index
 from ledgermq.audit.checks.key_index import WHOLE, check_keys, key_looks
 from ledgermq.audit.checks.opening import find_replicas
-from ledgermq.audit.checks.rules import RULES, Flaw
 from ledgermq.audit.reading import keys
 from ledgermq.audit.reading.files import Stat
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.rules import RULES, Flaw
 from ledgermq.proto.entries.key_columns import key_hash
 from tests.audit.damage_cases import flip
 from tests.audit.fuzz.anatomy import anatomies

@@ -23,14 +23,14 @@ import crc32c
 import pytest
 
 from bench.audit_scan import CREATED_MS, StoredReplica, batch_of, term_start
-from ledgermq.audit import works
 from ledgermq.audit.checks.scan import LogReport, Scan, scan
-from ledgermq.audit.jobs import audit
+from ledgermq.audit.cli.report import as_json, as_text
 from ledgermq.audit.reading import native
 from ledgermq.audit.reading.native import KERNEL, PYTHON, SCAN
 from ledgermq.audit.reading.trees import EntriesTree
 from ledgermq.audit.reading.walk import LogFile
-from ledgermq.audit.report import as_json, as_text
+from ledgermq.audit.run import works
+from ledgermq.audit.run.jobs import audit
 from tests.audit.both_scans import Counting, built, differences, report_of, tasks_of
 from tests.audit.damage_cases import history, write_cluster
 from tests.audit.log_writer import CREATED, Message, Writer, election, membership

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ledgermq.audit.checks import order
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.order import ProducerRun, numbers_of
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import Scan
-from ledgermq.audit.jobs import audit
 from ledgermq.audit.reading.native import KERNEL, Kernel
+from ledgermq.audit.rules import Flaw
+from ledgermq.audit.run.jobs import audit
 from tests.audit.client_cases import native_id
 from tests.audit.damage_cases import CREATED, NODES, flip
 from tests.audit.log_writer import Message, Placed, Writer, election, membership

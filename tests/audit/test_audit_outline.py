@@ -11,10 +11,10 @@ import pytest
 
 from ledgermq.audit.checks import outline as outlines
 from ledgermq.audit.checks.outline import outline, record_at
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
-from ledgermq.audit.jobs import audit
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.rules import Flaw
+from ledgermq.audit.run.jobs import audit
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import RAFT, Message, Placed, Writer, membership
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ledgermq.audit import outputs
-from ledgermq.audit.jobs import Audit, audit
-from ledgermq.audit.report import write_findings
+from ledgermq.audit.cli.report import write_findings
+from ledgermq.audit.run.jobs import Audit, audit
 from ledgermq.cli import run
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 

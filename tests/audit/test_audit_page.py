@@ -6,9 +6,9 @@ import re
 from html import unescape
 from pathlib import Path
 
-from ledgermq.audit.jobs import Audit, audit
-from ledgermq.audit.page import as_html
-from ledgermq.audit.report import as_json, as_text
+from ledgermq.audit.cli.page import as_html
+from ledgermq.audit.cli.report import as_json, as_text
+from ledgermq.audit.run.jobs import Audit, audit
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import Writer
 

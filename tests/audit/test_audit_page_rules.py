@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ledgermq.audit.checks.rules import CLASSES, RULES
+from ledgermq.audit.rules import CLASSES, RULES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit.md"
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ledgermq.audit.checks import scan
-from ledgermq.audit.jobs import Audit, audit_running
 from ledgermq.audit.reading import walk
-from ledgermq.audit.running import RunningCluster
+from ledgermq.audit.run.jobs import Audit, audit_running
+from ledgermq.audit.run.running import RunningCluster
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS
 from ledgermq.sim.clients import Habits

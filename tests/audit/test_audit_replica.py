@@ -10,10 +10,10 @@ from typing import Any
 from ledgermq.audit.checks.backups import SUFFIX
 from ledgermq.audit.checks.derived import QueueRun
 from ledgermq.audit.checks.replica import Mark, Point, Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.begin import Begin, Low
 from ledgermq.audit.reading.decode import crc
+from ledgermq.audit.rules import Flaw
 
 SIZE = 100
 SIZES = SIZE, 32, 20

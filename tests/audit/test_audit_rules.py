@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from ledgermq.audit.checks.group import GroupResult
-from ledgermq.audit.checks.rules import NEXT_STEP, RULE_STEP, RULES, Finding, Flaw, coalesce
+from ledgermq.audit.rules import NEXT_STEP, RULE_STEP, RULES, Finding, Flaw, coalesce
 
 ONE = Flaw("entry.pos", "f", 3, 30, 34, "p", measures=(("g", 1, 2),))
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ledgermq.audit.checks.opening import find_replicas
-from ledgermq.audit.checks.rules import BIT_ROT, MISSING
-from ledgermq.audit.jobs import audit
+from ledgermq.audit.cli.report import as_json, as_text
 from ledgermq.audit.reading import remote, walk
 from ledgermq.audit.reading.entries import read_entries
-from ledgermq.audit.report import as_json, as_text
+from ledgermq.audit.rules import BIT_ROT, MISSING
+from ledgermq.audit.run.jobs import audit
 from ledgermq.cli import run
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import Writer, sealed

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import Audit, audit_running
+from ledgermq.audit.cli.report import as_json, as_text, for_repair
 from ledgermq.audit.reading import remote
 from ledgermq.audit.reading.remote import Access
 from ledgermq.audit.repairs.plan import make_plan
 from ledgermq.audit.repairs.told import report_of
-from ledgermq.audit.report import as_json, as_text, for_repair
-from ledgermq.audit.running import RunningCluster
+from ledgermq.audit.run.jobs import Audit, audit_running
+from ledgermq.audit.run.running import RunningCluster
 from ledgermq.proto.records.repair_plan import Plan
 from tests.audit.damage_cases import NODES, flip
 from tests.audit.log_writer import Message, Writer, election

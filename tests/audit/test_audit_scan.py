@@ -18,12 +18,12 @@ from obstore.store import MemoryStore
 
 from ledgermq.audit.checks import scan as scans
 from ledgermq.audit.checks.opening import find_replicas
-from ledgermq.audit.checks.rules import Flaw, coalesce
 from ledgermq.audit.checks.scan import LogReport, Scan, scan
 from ledgermq.audit.reading import bytewise, objects
 from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.reading.native import KERNEL, PYTHON, SCAN, Kernel
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.rules import Flaw, coalesce
 from tests.audit.altering import log_bytes, put_log
 from tests.audit.both_scans import differences, report_of
 from tests.audit.client_cases import native_id

@@ -13,9 +13,9 @@ import pytest
 
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import BIT_ROT, DIVERGENCE, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.seals import Seal, check_notes, check_records, check_seals, seal_in, seals_of
+from ledgermq.audit.rules import BIT_ROT, DIVERGENCE, Finding, Flaw
 from tests.audit.log_writer import sealed
 
 FIELDS: dict[str, Any] = {"base": 0, "first": 3, "last": 9, "end": 90, "sha256": "a"}

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from ledgermq.audit.cli.report import as_json
 from ledgermq.audit.clients import outcome
 from ledgermq.audit.clients.bad_file import BadFile
 from ledgermq.audit.clients.joining import join_here
-from ledgermq.audit.jobs import Audit, audit, local_engine
-from ledgermq.audit.report import as_json
+from ledgermq.audit.run.jobs import Audit, audit, local_engine
 from ledgermq.audit.spark import java
 from tests.audit import view_material
 from tests.audit.client_cases import write_clients

@@ -15,13 +15,13 @@ import pytest
 
 from ledgermq.audit.checks.group import GroupResult, StoredResult
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport
-from ledgermq.audit.checks.stored import NOTE, as_object, check_parts, check_store, lines_of, notes_of, spans_text
+from ledgermq.audit.checks.stored_objects import NOTE, as_object, check_parts, check_store, lines_of, notes_of, spans_text
 from ledgermq.audit.reading.begin import Begin
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.stored_logs import Manifest, StoredLog
 from ledgermq.audit.reading.stored_parts import DEFINITIONS, Definitions
+from ledgermq.audit.rules import RULES, Finding, Flaw
 from ledgermq.proto.proofs.log_tree import FileLeaf
 from tests.audit.log_writer import sealed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.audit_scan import CREATED_MS, NODES, StoredReplica, batch_of, term_start
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.run.jobs import Audit, audit
 from tests.audit.damage_cases import flip
 
 FILE_BYTES = 16384

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import Audit, Progress, audit, local_engine
-from ledgermq.audit.works import Outcome, Work
+from ledgermq.audit.run.jobs import Audit, Progress, audit, local_engine
+from ledgermq.audit.run.works import Outcome, Work
 from tests.audit.damage_cases import NODES, history
 from tests.audit.log_writer import Message, Writer, sealed
 

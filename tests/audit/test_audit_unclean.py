@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.checks.rules import BIT_ROT, TORN_TAIL
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.rules import BIT_ROT, TORN_TAIL
+from ledgermq.audit.run.jobs import Audit, audit
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.sim.faults import draw
 from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings

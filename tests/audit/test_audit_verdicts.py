@@ -12,11 +12,11 @@ from ledgermq.audit.checks import verdicts
 from ledgermq.audit.checks.evidence import Located
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Mark, Replica
-from ledgermq.audit.checks.rules import BIT_ROT, DIVERGENCE, REORDERED, TORN_TAIL, UNDECIDABLE, Finding, Flaw, Place
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.verdicts import answers, covers, settle, tell, tell_difference
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import Begin
+from ledgermq.audit.rules import BIT_ROT, DIVERGENCE, REORDERED, TORN_TAIL, UNDECIDABLE, Finding, Flaw, Place
 
 FILE = "g1/dledger-n1/data/00000000000000000000"
 BOUNDS = [(low, high) for low, high in product(range(4), repeat=2) if low <= high]

@@ -17,7 +17,7 @@ import pytest
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.witnesses import BadWitness, Witnessed, check_witnesses, read_witness, root_of, tree_of
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.run.jobs import Audit, audit
 from ledgermq.cli import run as command
 from ledgermq.client.proofs.witness_files import GroupMemory, WitnessFiles
 from ledgermq.proto.proofs.log_tree import FileLeaf

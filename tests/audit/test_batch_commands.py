@@ -15,7 +15,7 @@ import pytest
 from ledgermq import cli
 from ledgermq.audit.batch import replay as replays
 from ledgermq.audit.spark import java
-from ledgermq.audit.spark.cluster_options import Target
+from ledgermq.audit.spark.cluster.cluster_options import Target
 from ledgermq.node.process.local import LocalCluster
 from tests.audit.spark_session import running_spark
 from tests.cluster import running

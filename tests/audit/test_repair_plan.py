@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.cli.report import write_findings
 from ledgermq.audit.reading.bytewise import digest
 from ledgermq.audit.repairs import plan
 from ledgermq.audit.repairs.told import Report, read_report
-from ledgermq.audit.report import write_findings
+from ledgermq.audit.run.jobs import Audit, audit
 from ledgermq.cli import run as command
 from ledgermq.storage.files.real_disk import DirectoryLock, RealDisk
 from tests.audit.damage_cases import NODES, flip, history

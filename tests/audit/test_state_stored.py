@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from bench.audit_scan import CLUSTER, CREATED_MS
-from ledgermq.audit.checks.rules import RULES
-from ledgermq.audit.jobs import audit
+from ledgermq.audit.cli.report import as_json, as_text
 from ledgermq.audit.reading.walk import LogFile
-from ledgermq.audit.report import as_json, as_text
+from ledgermq.audit.rules import RULES
+from ledgermq.audit.run.jobs import audit
+from ledgermq.audit.run.works import Outcome
 from ledgermq.audit.state.derive import KEYS, StateReport, check_state
-from ledgermq.audit.works import Outcome
 from ledgermq.node.broker.machine import Machine
 from ledgermq.proto.records.control import (
     GroupRecord,

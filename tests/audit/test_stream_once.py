@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.audit.spark.cluster_options import Target, bounds
+from ledgermq.audit.spark.cluster.cluster_options import Target, bounds
 from ledgermq.client.native.once.numbered import Chunk
 from ledgermq.node.process.local import LocalCluster
 from tests.audit.spark_session import running_spark

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.report import as_text
+from ledgermq.audit.cli.report import as_text
 from ledgermq.node.process.local import LocalCluster
 from tests import cluster as real
 from tests.contract.killing import under_kills

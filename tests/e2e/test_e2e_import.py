@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.jobs import audit
+from ledgermq.audit.run.jobs import audit
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import end_all, full_files, full_files_sealed, wait_for
 from tests.contract.official import message, official

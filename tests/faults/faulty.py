@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ledgermq.audit.jobs import Audit
-from ledgermq.audit.jobs import audit as run_audit
-from ledgermq.audit.report import as_text
+from ledgermq.audit.cli.report import as_text
+from ledgermq.audit.run.jobs import Audit
+from ledgermq.audit.run.jobs import audit as run_audit
 from ledgermq.node.process.local import LOG_FILE, Child, LocalCluster
 from ledgermq.proto import admin_pb2
 from tests.cluster import create_topic, http, log_lines, running, status, target, wait_for

@@ -35,7 +35,7 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
         [f"storage/*/{name}.py" for name in (*COMMIT_PATH, "reserve", "slots", "synced_mark")],
         ["tests/storage", "tests/shipping"],
     ),
-    "audit": (["audit/checks/*.py"], ["tests/audit"]),
+    "audit": (["audit/checks/*.py", "audit/rules.py"], ["tests/audit"]),
 }
 """Area → files, and tests that judge them."""
 KINDS = ("equivalent", "text", "speed", "defence")

@@ -139,7 +139,7 @@ def test_both_ways_give_the_same_wheel(built: dict[str, Path]) -> None:
         "pyspark_ledgermq.py",
         built["wheel"].name.split("-py3")[0] + ".dist-info",
     }
-    assert {"ledgermq/py.typed", "ledgermq/cli.py", "ledgermq/audit/page.html", "ledgermq/proto/log.proto"} <= names[0]
+    assert {"ledgermq/py.typed", "ledgermq/cli.py", "ledgermq/audit/cli/page.html", "ledgermq/proto/log.proto"} <= names[0]
     assert {"ledgermq/client/console/templates/frame.html", "ledgermq/client/console/assets/htmx.min.js"} <= names[0]
 
 

@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ledgermq.audit.jobs import Audit, audit_running
 from ledgermq.audit.reading.node_paths import NodeLost
-from ledgermq.audit.running import RunningCluster
+from ledgermq.audit.run.jobs import Audit, audit_running
+from ledgermq.audit.run.running import RunningCluster
 from ledgermq.client.errors import Unreachable
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
 from ledgermq.proto.records.control import AuditRecord

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.native_gauges import anonymous_mib
 from ledgermq import __version__
-from ledgermq.audit.report import as_text
+from ledgermq.audit.cli.report import as_text
 from ledgermq.node.process import local
 from ledgermq.node.process.local import LocalCluster, port_range
 from tests import forked

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ledgermq import cli
-from ledgermq.audit.jobs import audit
+from ledgermq.audit.run.jobs import audit
 from ledgermq.node.process import observer_commands
 from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.entry_sealing import chain_seed

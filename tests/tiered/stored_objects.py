@@ -12,10 +12,10 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from ledgermq.audit.commands import with_workers
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.cli.commands import with_workers
 from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.objects import StoreAccess
+from ledgermq.audit.run.jobs import Audit, audit
 from ledgermq.node.broker.calls.member_calls import RaiseLevel
 from ledgermq.proto.records.control import LevelRecord
 from ledgermq.storage.files import sealed_json

@@ -14,13 +14,13 @@ import obstore
 import pytest
 from obstore.exceptions import GenericError
 
-from ledgermq.audit import jobs
 from ledgermq.audit.checks.group import StoredResult
-from ledgermq.audit.checks.stored import as_object, lines_of
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.checks.stored_objects import as_object, lines_of
+from ledgermq.audit.cli.report import as_text
 from ledgermq.audit.reading import objects, stored_logs
 from ledgermq.audit.reading.objects import StoreAccess
-from ledgermq.audit.report import as_text
+from ledgermq.audit.run import jobs
+from ledgermq.audit.run.jobs import Audit, audit
 from ledgermq.cli import run
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.mapped_files import file_name

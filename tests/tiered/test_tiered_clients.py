@@ -12,14 +12,14 @@ import obstore
 import pytest
 from obstore.exceptions import GenericError
 
-from ledgermq.audit.jobs import Audit, audit, judge
 from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.node_paths import NODE, STORE
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.remote import Access
 from ledgermq.audit.reading.walk import LogFile
+from ledgermq.audit.run.jobs import Audit, audit, judge
+from ledgermq.audit.run.works import Work
 from ledgermq.audit.spark.task_access import TaskAccess
-from ledgermq.audit.works import Work
 from ledgermq.proto.signature import Credentials
 from ledgermq.storage.files.file_digest import file_digest
 from ledgermq.storage.files.mapped_files import file_name
@@ -40,8 +40,8 @@ from tests.tiered.stored_objects import URL, serve
 
 pytest.importorskip("pyarrow")
 from ledgermq.audit.clients.joining import join_here
+from ledgermq.audit.clients.logged_messages import Slice
 from ledgermq.audit.clients.outcome import ClientFiles, check_clients
-from ledgermq.audit.clients.stored import Slice
 
 FILES = 2
 """Files of 8 KiB that only the store holds. The log has some more."""

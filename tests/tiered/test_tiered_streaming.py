@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from ledgermq.audit.spark.cluster_source import COLUMNS, ClusterStreamReader
+from ledgermq.audit.spark.cluster.cluster_source import COLUMNS, ClusterStreamReader
 from ledgermq.audit.spark.views.view import struct_of
 from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.audit.spark_session import running_spark

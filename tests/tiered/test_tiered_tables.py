@@ -14,12 +14,12 @@ import obstore
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
-from ledgermq.audit import works
 from ledgermq.audit.checks.scan import Scan, scan
 from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.native import KERNEL
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.trees import EntriesTree
+from ledgermq.audit.run import works
 from ledgermq.audit.spark.source import LedgermqSource, PushingReader, ViewReader
 from tests.audit.both_scans import Counting, built
 from tests.tiered.stored_objects import URL, Case, Stored, copied, serve

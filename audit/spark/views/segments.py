@@ -13,10 +13,10 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.run.works import LOG, STORED, Outcome, Work, look
 from ledgermq.audit.spark.views.entries import needed_files
 from ledgermq.audit.spark.views.view import Batch, Share
 from ledgermq.audit.spark.views.wanted import GROUP, INDEX, MS, POS, REPLICA, Wanted
-from ledgermq.audit.works import LOG, STORED, Outcome, Work, look
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from ledgermq.audit.reading.ranges import ALL, Span
-from ledgermq.audit.spark.cluster_options import option, time_ms
+from ledgermq.audit.spark.cluster.cluster_options import option, time_ms
 
 REPLICA, GROUP, TOPIC = "replica", "group", "topic"
 INDEX, MS, TIME, POS, OFFSET = "index", "ms", "time", "pos", "offset"

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ledgermq.audit.jobs import Audit
+from ledgermq.audit.run.jobs import Audit
 from tests.audit.exhaust.cases import Atlas, Case
 from tests.audit.exhaust.cluster import build
 from tests.audit.exhaust.ground import Changes, Ground, image_of

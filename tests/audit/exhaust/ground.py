@@ -14,14 +14,14 @@ from unittest.mock import patch
 
 import numpy as np
 
-from ledgermq.audit import jobs
 from ledgermq.audit.checks import opening
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.scan import Scan
-from ledgermq.audit.jobs import Audit, Progress
 from ledgermq.audit.reading.columns import Columns
-from ledgermq.audit.sources import other_version
-from ledgermq.audit.works import KEYS, STATE, Outcome, Work, look
+from ledgermq.audit.run import jobs
+from ledgermq.audit.run.jobs import Audit, Progress
+from ledgermq.audit.run.sources import other_version
+from ledgermq.audit.run.works import KEYS, STATE, Outcome, Work, look
 from tests.audit.exhaust.cluster import CLUSTERS, SHAPES, build
 from tests.audit.exhaust.memory import Memory
 from tests.audit.fuzz.clusters import Image

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.audit_scan import NODES
-from ledgermq.audit.jobs import FAIL, INCOMPLETE, PASS, Audit
+from ledgermq.audit.run.jobs import FAIL, INCOMPLETE, PASS, Audit
 from tests.audit.exhaust.cases import Atlas, Case
 from tests.audit.exhaust.cluster import SEALED
 from tests.audit.exhaust.consistent import packed_texts, resealed, with_packed

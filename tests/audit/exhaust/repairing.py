@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ledgermq.audit.jobs import FAIL, PASS, Audit, audit
-from ledgermq.audit.report import write_findings
+from ledgermq.audit.cli.report import write_findings
+from ledgermq.audit.run.jobs import FAIL, PASS, Audit, audit
 from ledgermq.cli import run as command
 from tests.audit.exhaust.cases import Case
 from tests.audit.exhaust.ground import Changes, Place, image_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.audit_scan import CLUSTER, NODES
-from ledgermq.audit.jobs import Audit
+from ledgermq.audit.run.jobs import Audit
 from tests.audit.exhaust.field import Field
 from tests.audit.exhaust.ground import Changes
 from tests.audit.fuzz.anatomy import Anatomy, Entry

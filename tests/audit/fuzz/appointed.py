@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.run.jobs import Audit, audit
 from tests.audit.damage_cases import NODES
 from tests.audit.fuzz.case import Case
 from tests.audit.fuzz.clusters import Image

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ledgermq.audit.jobs import Audit
+from ledgermq.audit.run.jobs import Audit
 from tests.audit.damage_cases import NODES, history
 from tests.audit.fuzz.case import Case
 from tests.audit.fuzz.clusters import Image

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ledgermq.audit.checks.rules import Finding
-from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.rules import Finding
+from ledgermq.audit.run.jobs import Audit, audit
 from tests.audit.fuzz.anatomy import Anatomy, anatomies, everything
 from tests.audit.fuzz.clusters import Cluster
 from tests.audit.fuzz.damage import DIVERGENCE, KINDS, OPEN, Changes, Mutation

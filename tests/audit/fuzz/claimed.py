@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.clients.joining import join_here
 from ledgermq.audit.clients.outcome import ClientFiles, check_clients
-from ledgermq.audit.jobs import Audit, audit, judge
+from ledgermq.audit.run.jobs import Audit, audit, judge
 from ledgermq.client.native.consumers import delivery_log
 from ledgermq.client.native.producers import receipt_log
 from tests.audit.client_cases import FIFO, GROUP, Clients, write_clients

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from ledgermq.audit.jobs import audit
+from ledgermq.audit.run.jobs import audit
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.sim.faults import FAULTS
 from ledgermq.sim.settings import Settings

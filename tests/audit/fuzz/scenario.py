@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ledgermq.audit.checks.rules import Finding
-from ledgermq.audit.jobs import FAIL, INCOMPLETE, PASS, Audit
+from ledgermq.audit.rules import Finding
+from ledgermq.audit.run.jobs import FAIL, INCOMPLETE, PASS, Audit
 from tests.audit.fuzz.case import PLACES, Case, CaseResult
 from tests.audit.fuzz.clusters import Image
 from tests.audit.fuzz.runner import SOUND as UNHURT

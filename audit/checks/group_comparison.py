@@ -18,10 +18,10 @@ from ledgermq.audit.checks.evidence import check_mark, check_point, check_snapsh
 from ledgermq.audit.checks.group import MAJORITY, GroupResult
 from ledgermq.audit.checks.histories import agree_by_majority, entry_place
 from ledgermq.audit.checks.replica import SIZE_KEYS, Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.verdicts import settle
 from ledgermq.audit.reading.begin import decided
 from ledgermq.audit.reading.decode import NOT_JSON
+from ledgermq.audit.rules import Flaw
 
 
 def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | None = None) -> GroupResult:

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER, HEADER_BYTES, I64, PREFIX, Flags, crc, gather
 from ledgermq.audit.reading.files import open_file, read_at
 from ledgermq.audit.reading.lookup import stored_chain
+from ledgermq.audit.rules import Flaw
 
 NONE = -1
 WINDOW_BYTES = 4 << 20

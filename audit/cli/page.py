@@ -10,11 +10,11 @@ from pathlib import Path
 from string import Template
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import RULES, Finding
 from ledgermq.audit.checks.scan import LogReport
-from ledgermq.audit.checks.stored import lines_of
-from ledgermq.audit.jobs import Audit
-from ledgermq.audit.report import checked, coverage, next_steps, undecidable
+from ledgermq.audit.checks.stored_objects import lines_of
+from ledgermq.audit.cli.report import checked, coverage, next_steps, undecidable
+from ledgermq.audit.rules import RULES, Finding
+from ledgermq.audit.run.jobs import Audit
 from ledgermq.proto import units
 
 FINDINGS_MAX = 1000

@@ -14,13 +14,13 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from ledgermq.audit.cli.page import as_html
+from ledgermq.audit.cli.report import as_json, as_text, write_findings
+from ledgermq.audit.cli.running_commands import Target, running_options
 from ledgermq.audit.clients.bad_file import BadFile
-from ledgermq.audit.jobs import EXIT, Audit, ClientCheck, Engine, Progress, WitnessCheck, audit_running, local_engine
-from ledgermq.audit.jobs import audit as run_audit
 from ledgermq.audit.outputs import text, try_directory, try_file, write_file
-from ledgermq.audit.page import as_html
-from ledgermq.audit.report import as_json, as_text, write_findings
-from ledgermq.audit.running_commands import Target, running_options
+from ledgermq.audit.run.jobs import EXIT, Audit, ClientCheck, Engine, Progress, WitnessCheck, audit_running, local_engine
+from ledgermq.audit.run.jobs import audit as run_audit
 from ledgermq.client.cli.commands import Duration, exact_option
 from ledgermq.proto.units import size_words
 from ledgermq.proto.workers import WORKER_NAME

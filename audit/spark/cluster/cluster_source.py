@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ledgermq.audit.spark.cluster_options import (
+from ledgermq.audit.spark.cluster.cluster_options import (
     Places,
     Target,
     bounds,

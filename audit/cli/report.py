@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import RULE_STEP, RULES, UNDECIDABLE
-from ledgermq.audit.checks.stored import as_object, lines_of
-from ledgermq.audit.jobs import Audit
+from ledgermq.audit.checks.stored_objects import as_object, lines_of
 from ledgermq.audit.outputs import WriteTo, text, write_set
+from ledgermq.audit.rules import RULE_STEP, RULES, UNDECIDABLE
+from ledgermq.audit.run.jobs import Audit
 from ledgermq.proto import units
 
 

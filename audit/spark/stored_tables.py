@@ -16,7 +16,7 @@ from ledgermq.audit.reading import objects
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.ranges import ALL
 from ledgermq.audit.reading.stored_logs import NAME, StoredLog, find_logs
-from ledgermq.audit.spark.cluster_options import option
+from ledgermq.audit.spark.cluster.cluster_options import option
 from ledgermq.audit.spark.views.view import Share
 from ledgermq.audit.spark.views.wanted import INDEX, MS, POS, Wanted
 

@@ -15,7 +15,6 @@ from ledgermq.audit.checks.derived import QueueRun, TailReport, tails
 from ledgermq.audit.checks.key_index import check_keys, key_looks
 from ledgermq.audit.checks.order import ProducerRun
 from ledgermq.audit.checks.outline import outline
-from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport, scan
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.files import stat_of
@@ -23,6 +22,7 @@ from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.audit.reading.objects import StoreLost
 from ledgermq.audit.reading.stored_parts import wrong_index
 from ledgermq.audit.reading.walk import LogFile, Progress
+from ledgermq.audit.rules import Flaw
 from ledgermq.audit.state.derive import StateReport, check_state
 
 LOG, TAILS, STATE, KEYS, OUTLINE, BACKUP, STORED = "log", "tails", "state", "keyindex", "outline", "backup", "stored"

@@ -15,7 +15,7 @@ import click
 from ledgermq.client.cli.commands import DURATION, credentials_of_environment, wire_of
 
 if TYPE_CHECKING:
-    from ledgermq.audit.running import RunningCluster
+    from ledgermq.audit.run.running import RunningCluster
 
 _PEM = click.Path(path_type=Path, dir_okay=False)
 _VARIABLES = {"ca": "LEDGERMQ_TLS_CA", "certificate": "LEDGERMQ_TLS_CERTIFICATE", "certificate_key": "LEDGERMQ_TLS_CERTIFICATE_KEY"}
@@ -44,7 +44,7 @@ class Target:
     def open(self) -> Iterator[RunningCluster]:
         """Open the cluster, which must answer, and close every connection to it at the end. Raises ClusterError."""
         from ledgermq.audit.reading import remote
-        from ledgermq.audit.running import RunningCluster
+        from ledgermq.audit.run.running import RunningCluster
 
         self._announce()
         remote.use(remote.access_of(os.environ))

@@ -17,7 +17,6 @@ from typing import TypeVar
 
 from ledgermq.audit.checks.group import GroupResult, Spans, StoredResult
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import RULES, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.seals import Seal, seal_in, seals_of
 from ledgermq.audit.checks.witnesses import LEAF, tree_of
@@ -26,6 +25,7 @@ from ledgermq.audit.reading.decode import NOT_JSON, read_sealed_json
 from ledgermq.audit.reading.objects import StoreAccess
 from ledgermq.audit.reading.stored_logs import NAME, Manifest, StoredLog
 from ledgermq.audit.reading.stored_parts import DEFINITIONS, Definitions
+from ledgermq.audit.rules import RULES, Finding, Flaw
 
 NOTE = "state/tiered"
 Told = TypeVar("Told")

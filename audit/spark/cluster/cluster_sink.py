@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from ledgermq.audit.spark.cluster_options import Target, option, target_of
+from ledgermq.audit.spark.cluster.cluster_options import Target, option, target_of
 from ledgermq.client.errors import Refused
 from ledgermq.client.native.log_connection import BrokerGroupQueues
 from ledgermq.client.native.once.numbered import Chunk

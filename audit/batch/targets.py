@@ -5,7 +5,7 @@ A cluster is a context, whether it was named or given by its endpoints.
 
 from __future__ import annotations
 
-from ledgermq.audit.spark.cluster_options import Target
+from ledgermq.audit.spark.cluster.cluster_options import Target
 from ledgermq.client.api.admin import Admin
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli import contexts

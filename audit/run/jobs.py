@@ -12,29 +12,29 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ledgermq.audit.checks.agreement import agree
-from ledgermq.audit.checks.compare import compare
 from ledgermq.audit.checks.group import GroupResult
+from ledgermq.audit.checks.group_comparison import compare
 from ledgermq.audit.checks.opening import find_replicas, fingerprint
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import RULES, UNDECIDABLE, Finding, Flaw
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.seals import check_seals
-from ledgermq.audit.checks.stored import check_parts, check_store, notes_of
+from ledgermq.audit.checks.stored_objects import check_parts, check_store, notes_of
 from ledgermq.audit.checks.verdicts import tell_difference
 from ledgermq.audit.reading import bytewise, objects
 from ledgermq.audit.reading.node_paths import NodeLost, node_path
 from ledgermq.audit.reading.objects import StoreAccess, StoreLost
 from ledgermq.audit.reading.stored_logs import StoredLog, find_logs, forget_removed
 from ledgermq.audit.reading.stored_parts import Definitions, find_definitions
-from ledgermq.audit.sources import FORMAT_VERSION, other_version, refuse_mixed, refuse_unreadable
-from ledgermq.audit.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, look
+from ledgermq.audit.rules import RULES, UNDECIDABLE, Finding, Flaw
+from ledgermq.audit.run.sources import FORMAT_VERSION, other_version, refuse_mixed, refuse_unreadable
+from ledgermq.audit.run.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, look
 
 if TYPE_CHECKING:
     # Needs pyarrow, which an audit of files alone does not.
     from ledgermq.audit.clients.outcome import ClientResult
 
     # Connects to nodes, which an audit of files does not.
-    from ledgermq.audit.running import RunningCluster
+    from ledgermq.audit.run.running import RunningCluster
 
 OF_REPLICAS = LOOKS.keys() - {OUTLINE, STORED}
 PASS, FAIL, INCOMPLETE = "PASS", "FAIL", "INCOMPLETE"
