@@ -1,6 +1,6 @@
 """Checks of a replica's log files in sequence after each was scanned: names, continuity, the end, and the derived files.
 
-Everything here concerns a single replica. Flaws are collected, not judged: their meaning depends on the peers (`compare`).
+Everything here concerns a single replica. Flaws are collected, not judged: their meaning depends on the peers (`group_comparison`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Comparing what a replica's small files and consume queues claim about its log with the log: synced mark, snapshot, dispatch.
 
-Flaws are added to the replica; `compare` decides what they mean.
+Flaws are added to the replica; `group_comparison` decides what they mean.
 """
 
 from __future__ import annotations

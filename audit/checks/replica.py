@@ -1,7 +1,7 @@
 """What is known about one replica of a broker group: its small files, the reports of its log files, and the flaws found so far.
 
 Values and their direct consequences; no file is opened here. `opening` fills it from the directory, `after_scan` and `evidence` check it,
-`compare` judges it.
+`group_comparison` judges it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checking one log file on its own: every entry's header, both CRCs, its record, its index unit and its consume queue unit.
 
 `scan` is the plain function (file → report) that both engines run; only a small report per file is returned. Checks that need more than one
-file (chain and index across files, the end of the log, other replicas) are in `after_scan` and `compare`.
+file (chain and index across files, the end of the log, other replicas) are in `after_scan` and `group_comparison`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from ledgermq.audit.checks.group import GroupResult
-from ledgermq.audit.clients import claims
-from ledgermq.audit.clients import logged_messages as stored
+from ledgermq.audit.clients import claims, logged_messages
 from ledgermq.audit.clients.bucket_results import LISTED, RESULTS
 from ledgermq.audit.clients.client_files import DELIVERIES, RECEIPTS, ClientFile, find_files, parts_of
 from ledgermq.audit.clients.deliveries import judge_order
@@ -145,7 +144,7 @@ def _held(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> Cl
     deliveries = [part for part in parts if part.kind == DELIVERIES]
     rows = entries + sum(part.rows or PART_ROWS for part in deliveries)
     buckets = max(1, -(-rows // BUCKET_ROWS))
-    left = Side(tuple(piece.to_json() for piece in slices), read_stored, stored.SCHEMA)
+    left = Side(tuple(piece.to_json() for piece in slices), read_stored, logged_messages.SCHEMA)
     right = Side(tuple(part.to_json() for part in parts), read_claims, claims.SCHEMA)
     result = ClientResult(list(given.names))
     gathered = _Gathered(result)
@@ -153,7 +152,7 @@ def _held(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> Cl
         gathered.add(table)
     if deliveries and any(scope.fifo for scope in scopes):
         ordered = Side(tuple(part.to_json() for part in deliveries), read_ordered, claims.ORDERED)
-        for table in join(nothing(stored.SCHEMA), ordered, partial(judge_orders, told=told), RESULTS, buckets):
+        for table in join(nothing(logged_messages.SCHEMA), ordered, partial(judge_orders, told=told), RESULTS, buckets):
             gathered.add(table)
     gathered.finish(scopes)
     return result
@@ -164,7 +163,7 @@ def _held(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> Cl
 
 def read_stored(source: str, buckets: int) -> Iterator[pa.RecordBatch]:
     """The messages of a slice, given as text."""
-    yield from stored.read_stored(Slice.from_json(source), buckets)
+    yield from logged_messages.read_stored(Slice.from_json(source), buckets)
 
 
 def read_claims(source: str, buckets: int) -> Iterator[pa.RecordBatch]:

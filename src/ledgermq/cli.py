@@ -84,12 +84,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "move-replica": ("ledgermq.client.cli.broker_group_commands:move_replica", "Move a replica of a broker group to another node."),
     "rebalance": ("ledgermq.client.cli.broker_group_commands:rebalance", "Spread replicas, leaders and queues evenly over the nodes."),
     "member": ("ledgermq.client.cli.scale_commands:member", "Add and remove nodes, and change their addresses."),
-    "upgrade": ("ledgermq.client.cli.upgrade_commands:upgrade", "Show how far the nodes of a cluster are upgraded, and finish the upgrade."),
+    "upgrade": (
+        "ledgermq.client.cli.upgrade_commands:upgrade",
+        "Show how far the nodes of a cluster are upgraded, and finish the upgrade.",
+    ),
     "definitions": (
         "ledgermq.client.cli.definition_commands:definitions_group",
         "Export and import topics, consumer groups, users and broker groups.",
     ),
-    "why-not-delivered": ("ledgermq.client.cli.explain_commands:why_not_delivered", "Explain why a consumer group has not received a message."),
+    "why-not-delivered": (
+        "ledgermq.client.cli.explain_commands:why_not_delivered",
+        "Explain why a consumer group has not received a message.",
+    ),
     "why-leader-moved": ("ledgermq.client.cli.leadership_commands:why_leader_moved", "Explain why the leader of a broker group changed."),
     "audit": ("ledgermq.audit.cli.commands:audit", "Verify that the replicas are intact and agree, with Spark."),
     "jobs": ("ledgermq.audit.batch.commands:jobs", "Count, check, compare and replay the messages of topics, with Spark."),

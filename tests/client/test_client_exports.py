@@ -12,7 +12,7 @@ import pytest
 
 from ledgermq import client
 
-ASKING = ("client.cli.admin_commands", "client.cli.group_commands", "client.cli.consume_commands", "client.cli.message_commands", "client.cli.member_commands")
+ASKING = [f"client.cli.{noun}_commands" for noun in ("admin", "group", "consume", "message", "member")]
 
 
 def checked() -> dict[str, str]:

@@ -20,7 +20,7 @@ from ledgermq.proto.units import size_words
 from ledgermq.storage.backups import backup as backups
 from ledgermq.storage.backups.backup_manifest import MANIFEST_FILE, BadCopy, Manifest, Refused, read_manifest
 from ledgermq.storage.backups.restore import restore
-from ledgermq.storage.cli import backup_commands as commands
+from ledgermq.storage.cli import backup_commands
 from ledgermq.storage.files import real_disk, sealed_json
 from ledgermq.storage.files.errors import Unusable
 from ledgermq.storage.files.real_disk import HeldFile, RealDisk
@@ -535,13 +535,13 @@ def test_ctrl_c_leaves_no_half_of_a_directory(
     arguments = {"backup": ["--data", str(made[0]), "--to"], "restore": ["--from", str(made[1]), "--data"]}[command]
     seen: list[int] = []
 
-    def pressed(line: commands.ProgressLine, done: int, total: int) -> None:
+    def pressed(line: backup_commands.ProgressLine, done: int, total: int) -> None:
         seen.append(done)
         if len(seen) == 3:
             assert os.listdir(target)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands.ProgressLine, "__call__", pressed)
+    monkeypatch.setattr(backup_commands.ProgressLine, "__call__", pressed)
     assert run([command, *arguments, str(target)]) == 130
     assert target.exists() == there and not (there and os.listdir(target))
     assert run([command, *arguments, str(target)]) == 0

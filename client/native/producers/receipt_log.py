@@ -1,6 +1,6 @@
-"""A Parquet file of receipts: one row per acknowledged frame, with the fields of `Receipt` as columns (proto/proofs/receipts.py, docs/format.md).
+"""A Parquet file of receipts: one row per acknowledged frame, with the fields of `Receipt` as columns (docs/format.md).
 
-Only the columns are defined here; `parquet_log.py` writes the file.
+Only the columns are defined here, after `proto/proofs/receipts.py`; `parquet_log.py` writes the file.
 """
 
 from __future__ import annotations
