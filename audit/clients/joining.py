@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,12 +26,6 @@ class Side:
     sources: tuple[str, ...]
     read: Read
     schema: pa.Schema
-
-
-class Joiner(Protocol):
-    """Runs a judge over every bucket of two sides, and yields its results."""
-
-    def __call__(self, left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int) -> Iterator[pa.Table]: ...
 
 
 def join_here(left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int) -> Iterator[pa.Table]:

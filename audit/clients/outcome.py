@@ -19,9 +19,10 @@ from ledgermq.audit.clients import claims, logged_messages
 from ledgermq.audit.clients.bucket_results import LISTED, RESULTS
 from ledgermq.audit.clients.client_files import DELIVERIES, RECEIPTS, ClientFile, find_files, parts_of
 from ledgermq.audit.clients.deliveries import judge_order
-from ledgermq.audit.clients.joining import Joiner, Side, nothing
+from ledgermq.audit.clients.joining import Side, nothing
 from ledgermq.audit.clients.judging import judge
 from ledgermq.audit.clients.logged_messages import Slice
+from ledgermq.audit.clients.ports import Joiner
 from ledgermq.audit.clients.scope import Scope, from_json, scope_of, to_json
 from ledgermq.audit.outputs import WriteTo, text
 from ledgermq.audit.reading.node_paths import NodeLost

@@ -14,7 +14,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading.decode import BLANK_MAGIC, ENTRY_MAGIC, HEADER, HEADER_BYTES, I64, crc
 from ledgermq.audit.reading.files import open_file, stat_of
 from ledgermq.audit.repairs.held_entries import CHAINED_BYTES, NONE, Entries
+from ledgermq.audit.repairs.ports import Readable
 from ledgermq.proto.records.repair_plan import FileRepair, Piece
 
 CHUNK_BYTES = 1 << 20
@@ -30,10 +30,6 @@ NOWHERE = 1 << 62
 UNMARKED = "without a synced mark it is unknown where this log ends"
 START = "start the node, which gives up entries without a majority"
 _BLANK = struct.Struct(">ii")
-
-
-class _Readable(Protocol):
-    def pread(self, size: int, offset: int) -> bytes: ...
 
 
 class Undecided(Exception):
@@ -213,7 +209,7 @@ class _Splice:
         entries, picks = self._entries, self._picks
         chain, end = int(entries.before[picks[0], self._first]), End(-1, -1, 0, 0)
         with contextlib.ExitStack() as stack:
-            files: dict[int, _Readable] = {}
+            files: dict[int, Readable] = {}
             for row in np.unique(picks).tolist():
                 files[row] = file = open_file(_path(entries, row))
                 stack.callback(file.close)

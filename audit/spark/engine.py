@@ -14,7 +14,7 @@ from ledgermq.audit.run.jobs import Progress
 from ledgermq.audit.run.works import Outcome, Work
 
 if TYPE_CHECKING:
-    from ledgermq.audit.clients.joining import Joiner
+    from ledgermq.audit.clients.ports import Joiner
 
 POLL_S = 0.5
 

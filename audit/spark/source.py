@@ -44,10 +44,11 @@ from ledgermq.audit.spark.task_access import TaskAccess
 from ledgermq.audit.spark.views.entries import EntriesView
 from ledgermq.audit.spark.views.key_units import KeyView
 from ledgermq.audit.spark.views.messages import MessagesView, RecordsView
+from ledgermq.audit.spark.views.ports import View
 from ledgermq.audit.spark.views.segments import SegmentsView, WorkPartition, work_batch
 from ledgermq.audit.spark.views.state import StateView
 from ledgermq.audit.spark.views.units import IndexView, QueueView
-from ledgermq.audit.spark.views.view import Share, View, struct_of
+from ledgermq.audit.spark.views.view import Share, struct_of
 from ledgermq.audit.spark.views.wanted import Wanted, wanted_of
 
 VIEWS: dict[str, View] = {

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from ledgermq.audit.state.lapsed import Lapsed
 from ledgermq.audit.state.packed import table, unpack_all
 from ledgermq.audit.state.part import Part, Path
+from ledgermq.audit.state.ports import Places
 from ledgermq.audit.state.reader import CONFIG_TOPIC, Entry, parent_of, stored_name
 
 Key = tuple[str, str, int]
@@ -28,18 +29,6 @@ WAITING: Row = [0, 0, "", 0]
 RESENT: Row = [0, "", 0]
 """A row behind its lease number, of a message whose dead letter was resent."""
 _LETTERS = {"o": "q", "l": "q", "a": "i", "k": "i"}
-
-
-class Places(Protocol):
-    """Where groups begin, and queues end, at the current entry."""
-
-    def first_place(self, topic: str, queue: int) -> int:
-        """The lowest place of a group in a queue; for a lite topic without a queue, where it will begin."""
-        ...
-
-    def end(self, topic: str, queue: int) -> int:
-        """One past the last offset; for a lite topic without a queue, where it will begin."""
-        ...
 
 
 @dataclass(slots=True)

@@ -7,22 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from ledgermq.audit.state.delivery import Delivery
 from ledgermq.audit.state.packed import ROWS_MAX
 from ledgermq.audit.state.part import Part, Path
+from ledgermq.audit.state.ports import Begins
 from ledgermq.audit.state.reader import Entry
 
 SETTLEMENTS = ("resent", "purged")
 QUEUE = 0
 """The queue of a dead-letter topic."""
-
-
-class Begins(Protocol):
-    """Where queues begin at the current entry."""
-
-    def begin(self, topic: str, queue: int) -> int: ...
 
 
 class Letters(Part):

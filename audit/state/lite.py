@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ledgermq.audit.state.delivery import Delivery, Places
+from ledgermq.audit.state.delivery import Delivery
 from ledgermq.audit.state.packed import table
 from ledgermq.audit.state.part import Part, Path
+from ledgermq.audit.state.ports import Places
 from ledgermq.audit.state.reader import LITE, Entry, stored_name
 
 Key = tuple[str, str, str]

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from ledgermq.audit.state.packed import table, unpack_all
 from ledgermq.audit.state.part import Part, Path
+from ledgermq.audit.state.ports import Begins
 from ledgermq.audit.state.reader import HALF_TOPIC, Entry
 
 HALF_QUEUE = 0
@@ -22,12 +23,6 @@ ENDS = ("commit", "rollback", "checks", "age", "topic")
 _NO_IMMUNITY = -1
 _HALVES = {"o": "q", "i": "q", "s": "q", "r": "q", "c": "q", "t": "q"}
 _ENDED = {"o": "q", "h": "q"}
-
-
-class Begins(Protocol):
-    """Where queues begin at the current entry."""
-
-    def begin(self, topic: str, queue: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

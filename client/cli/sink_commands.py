@@ -22,7 +22,7 @@ from ledgermq.client.errors import BadArgument
 from ledgermq.proto.entries.properties import UNDECODED
 
 if TYPE_CHECKING:
-    from ledgermq.client.native.sinks.sinking import Sink
+    from ledgermq.client.native.sinks.ports import Sink
 
 EXPANSION_HELP = "Write a body as it is stored if decompression makes it more than this many times as long (none: no limit below 4 MiB)."
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from ledgermq.client.errors import Refused, Unreachable
 from ledgermq.client.proofs.keys import TrustedKeys, node_of
+from ledgermq.client.proofs.ports import Clock, Cluster, Group
 from ledgermq.client.proofs.proof import Refuted
 from ledgermq.client.proofs.proof_fetching import Shown, merged, read_shown
 from ledgermq.client.proofs.witness_files import GroupMemory, LastShown, Newest, WitnessFiles
@@ -34,36 +34,6 @@ UNPROVEN = "unproven"
 against it."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 ALARMS = frozenset({FORK, ROLLED_BACK, WITHHELD, REPLACED})
-
-
-class Cluster(Protocol):
-    """The cluster as the witness asks it."""
-
-    def groups(self) -> Sequence[Group]:
-        """The broker groups. Raises Unreachable if no node answers."""
-
-    def checkpoint(self, broker_group: str, node: str) -> str:
-        """The note that a node shows. Raises Refused (NOT_FOUND: no file of the log is sealed) and Unreachable."""
-
-    def paths(self, broker_group: str, old_size: int, new_size: int) -> Sequence[tuple[bytes, ...]]:
-        """The consistency paths that nodes give, at least one. Raises Refused and Unreachable if none does."""
-
-
-class Clock(Protocol):
-    """Seconds since 1970, and waiting."""
-
-    def now(self) -> int: ...
-
-    def sleep(self, seconds: float) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A broker group: the nodes that hold it, and its commit index as its leader says."""
-
-    name: str
-    nodes: tuple[str, ...]
-    commit_index: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from ledgermq.client.api.connection import Connection
 from ledgermq.client.cli.commands import DURATION, cluster_command
 from ledgermq.client.errors import Refused, Unreachable
 from ledgermq.client.proofs.files import read_keys
+from ledgermq.client.proofs.ports import Group
 from ledgermq.client.proofs.proof_fetching import each_alone, replicas_in
-from ledgermq.client.proofs.witness import UNPROVEN, Finding, Group, Limits, Witness
+from ledgermq.client.proofs.witness import UNPROVEN, Finding, Limits, Witness
 from ledgermq.client.proofs.witness_files import GroupMemory, WitnessFiles
 from ledgermq.proto.status import ExitCode
 

@@ -9,7 +9,7 @@ are split into ranges: the files of two replicas are equal.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from ledgermq.proto.entries.layout import (
     windows,
 )
 from ledgermq.proto.entries.native_ids import ID_PROPERTY_BYTES, read_native_id, stretch_id
+from ledgermq.proto.entries.ports import Entries
 from ledgermq.proto.names import CONTROL_TOPICS
 from ledgermq.proto.types import I32, I64
 
@@ -49,21 +50,6 @@ _WIDTHS = (8, 16, 34, 64, 128)
 """Keys are hashed with vector operations in these classes of length (34 is that of the usual message id); longer ones one by one. All are
 shorter than the bytes that always precede a key in its entry, so a window that ends with the key begins inside the data."""
 _POWERS = np.array([pow(31, n, 1 << 32) for n in range(_WIDTHS[-1] + 1)], np.uint32)
-
-
-class Entries(Protocol):
-    """Consecutive sealed entries: a `Range` without its history."""
-
-    @property
-    def first_index(self) -> int: ...
-    @property
-    def last_index(self) -> int: ...
-    @property
-    def data(self) -> memoryview: ...
-    @property
-    def starts(self) -> I64: ...
-    @property
-    def sizes(self) -> I32: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -16,7 +16,8 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from ledgermq.proto.entries.layout import BODY_AT, FLAG_AT, HEADER_BYTES, windows
-from ledgermq.proto.types import I32, I64
+from ledgermq.proto.entries.ports import Sealed
+from ledgermq.proto.types import I32
 
 MAGIC_ID = 0x4C
 NATIVE_ID_BYTES = 34
@@ -103,17 +104,6 @@ class Run:
     epoch: int
     first_sequence: int
     position: int
-
-
-class Sealed(Protocol):
-    """Consecutive entries: a `Range` without its history."""
-
-    @property
-    def data(self) -> memoryview: ...
-    @property
-    def starts(self) -> I64: ...
-    @property
-    def sizes(self) -> I32: ...
 
 
 def native_runs(entries: Sealed, flags: I32 | list[int] | None = None) -> list[Run]:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ledgermq.proto import units
+from ledgermq.storage.cli.ports import Probe
 from ledgermq.storage.files.thresholds import (
     DISK_ALARM_PERCENT,
     DISK_WARN_PERCENT,
@@ -43,15 +43,6 @@ OPEN_FILES_MIN = 1024
 MAP_COUNT_MIN = 8192
 WARN, ALARM = "warn", "alarm"
 FILES_NAMED = 5
-
-
-class Probe(Protocol):
-    """A scratch file without a name on the medium."""
-
-    def write(self, offset: int, data: bytes) -> None: ...
-    def sync(self) -> None:
-        """fdatasync."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

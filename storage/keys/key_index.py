@@ -21,7 +21,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ledgermq.proto.entries.entry_sealing import chain_crc_at
-from ledgermq.proto.entries.key_columns import Entries, KeyColumns, key_columns
+from ledgermq.proto.entries.key_columns import KeyColumns, key_columns
+from ledgermq.proto.entries.ports import Entries
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, DerivedLost, NoSpace, is_no_space
 from ledgermq.storage.files.ports import Disk, DiskFile

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import merge
 from itertools import chain, islice
-from typing import Protocol
 
 from crc32c import crc32c
 
@@ -24,19 +23,14 @@ from ledgermq.proto.entries.native_ids import NativeId, read_native_id, stretch_
 from ledgermq.proto.entries.properties import decode as decode_properties
 from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
 from ledgermq.storage.files.errors import Damaged
-from ledgermq.storage.log.log_reader import Entries
+from ledgermq.storage.keys.ports import Index
+from ledgermq.storage.log.ports import Entries
 
 FIRST_READ_BYTES = 4096
 """Most records are read with one read of this size."""
 TIME_MAX = 1 << 62
 _HEADER = struct.Struct(">iiqqqiIIi")
 assert _HEADER.size == HEADER_BYTES
-
-
-class Index(Protocol):
-    """Proposes the positions of messages that may have a key (`key_index.py`)."""
-
-    def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]: ...
 
 
 @dataclass(frozen=True, slots=True)

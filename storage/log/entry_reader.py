@@ -18,7 +18,7 @@ import numpy as np
 from ledgermq.proto.entries.layout import ENTRY_MAGIC, HEADER_BYTES, PREFIX, windows
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.files.errors import LogDamaged
-from ledgermq.storage.log.log_reader import Entries
+from ledgermq.storage.log.ports import Entries
 
 BLOCK_BYTES = 1 << 20
 BLOCKS_MAX = 16

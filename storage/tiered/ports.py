@@ -64,3 +64,19 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove an object. It is no error if there is none."""
         ...
+
+
+class Events(Protocol):
+    """What a reader tells its owner, from any thread."""
+
+    def wrong(self, what: str) -> None:
+        """The store lacks an object, or holds other bytes than it must."""
+        ...
+
+    def fetched(self, size: int) -> None:
+        """Bytes came from the store."""
+        ...
+
+    def not_stored(self, error: StoreFailure) -> None:
+        """An index part that the store lacks could not be written there. The reader has made its own."""
+        ...

@@ -14,7 +14,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from ledgermq.storage.files.file_digest import CHUNK_BYTES
 from ledgermq.storage.tiered import index_part, manifests
 from ledgermq.storage.tiered.index_part import BLOCK_BYTES, BLOCK_ROWS, ROW_BYTES, IndexHead, IndexPart, WrongEntries
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.ports import ObjectMissing, ObjectStore, StoreFailure
+from ledgermq.storage.tiered.ports import Events, ObjectMissing, ObjectStore, StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
 from ledgermq.storage.tiered.transfer import WrongObject, pieces
 
@@ -37,22 +36,6 @@ HEADS_MAX = 64
 """Heads of index parts in memory; one of a file of 1 GiB takes some 100 KB, and 200 bytes for each queue."""
 STREAMS_MAX = 64
 """The sequential readers that are told apart."""
-
-
-class Events(Protocol):
-    """What a reader tells its owner, from any thread."""
-
-    def wrong(self, what: str) -> None:
-        """The store lacks an object, or holds other bytes than it must."""
-        ...
-
-    def fetched(self, size: int) -> None:
-        """Bytes came from the store."""
-        ...
-
-    def not_stored(self, error: StoreFailure) -> None:
-        """An index part that the store lacks could not be written there. The reader has made its own."""
-        ...
 
 
 class Ranges:

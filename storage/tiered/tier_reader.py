@@ -31,8 +31,8 @@ from ledgermq.storage.log.log_reader import Piece as LogPiece
 from ledgermq.storage.tiered.begins import stored_begin
 from ledgermq.storage.tiered.index_part import BLOCK_ROWS, KEY, UNIT, IndexHead, QueueRows
 from ledgermq.storage.tiered.manifests import FileManifest
-from ledgermq.storage.tiered.ports import ObjectMissing, StoreFailure
-from ledgermq.storage.tiered.stored_parts import Events, Ranges, StoredParts
+from ledgermq.storage.tiered.ports import Events, ObjectMissing, StoreFailure
+from ledgermq.storage.tiered.stored_parts import Ranges, StoredParts
 
 UNITS_MAX = 8192
 GUESSES = 3

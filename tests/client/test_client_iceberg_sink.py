@@ -21,7 +21,8 @@ from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError
 from ledgermq.client.native.consumers.positions import EntryName
 from ledgermq.client.native.sinks.iceberg_sink import TRIES, Conflict, IcebergSink, Mark
-from ledgermq.client.native.sinks.sinking import Queue, Sinking
+from ledgermq.client.native.sinks.ports import Queue
+from ledgermq.client.native.sinks.sinking import Sinking
 from tests.client.fake_reading import Queue as Stored
 from tests.client.fake_reading import served
 from tests.client.test_client_native_consumer import filled

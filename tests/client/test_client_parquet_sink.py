@@ -23,7 +23,8 @@ from ledgermq.client.native.consumers.positions import Place, Run
 from ledgermq.client.native.consumers.received import Batch
 from ledgermq.client.native.sinks import parquet_sink
 from ledgermq.client.native.sinks.parquet_sink import ParquetSink
-from ledgermq.client.native.sinks.sinking import Queue, Sinking
+from ledgermq.client.native.sinks.ports import Queue
+from ledgermq.client.native.sinks.sinking import Sinking
 from tests.client.fake_reading import FakeLog, served
 from tests.client.fake_reading import Queue as Stored
 from tests.client.test_client_native_consumer import filled

@@ -26,7 +26,8 @@ from ledgermq.client.native.consumers.positions import Changed, Entries, EntryNa
 from ledgermq.client.native.sinks import sinking
 from ledgermq.client.native.sinks.iceberg_sink import IcebergSink, Mark
 from ledgermq.client.native.sinks.parquet_sink import ParquetSink
-from ledgermq.client.native.sinks.sinking import Sink, Sinking
+from ledgermq.client.native.sinks.ports import Sink
+from ledgermq.client.native.sinks.sinking import Sinking
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code, ExitCode
 from tests.client.fake_reading import FakeConnection, FakeLog, Group

@@ -15,8 +15,9 @@ from ledgermq.client.aside import part_of
 from ledgermq.client.errors import BadArgument, Refused, Unreachable
 from ledgermq.client.proofs import ed25519, witness_files
 from ledgermq.client.proofs.keys import TrustedKeys
+from ledgermq.client.proofs.ports import Group
 from ledgermq.client.proofs.proof import Unreadable
-from ledgermq.client.proofs.witness import FORK, REPLACED, ROLLED_BACK, UNPROVEN, WITHHELD, Finding, Group, Limits, Witness
+from ledgermq.client.proofs.witness import FORK, REPLACED, ROLLED_BACK, UNPROVEN, WITHHELD, Finding, Limits, Witness
 from ledgermq.client.proofs.witness_files import LastShown, Newest, WitnessFiles, accepted_of, groups_in
 from ledgermq.proto.proofs.log_tree import consistency_path
 from ledgermq.proto.proofs.signed_notes import Checkpoint, LogName, Note, cosign, format_note, parse_note, verify

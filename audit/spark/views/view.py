@@ -1,10 +1,10 @@
-"""The interface of a view: its columns, the tasks for a table of it, and how one task becomes rows."""
+"""What the views share: a task and its rows, the types of columns, and values as Arrow arrays. `ports.py` has the interface of a view."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +22,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.reading.decode import I64, U8
 from ledgermq.audit.reading.properties import cut
 from ledgermq.audit.reading.walk import LogFile
-from ledgermq.audit.spark.views.wanted import Wanted
 
 SHORT = 64
 """Up to this mean length, texts are copied byte by byte with vector operations; longer ones one after the other."""
@@ -77,25 +75,6 @@ TYPES = {
 def struct_of(columns: Mapping[str, str], names: Iterable[str]) -> StructType:
     """The schema of some columns of a view."""
     return StructType([StructField(name, TYPES[columns[name]]) for name in names])
-
-
-class View(Protocol):
-    """One view."""
-
-    columns: Mapping[str, str]
-    """Name and Spark type of every column."""
-    bounds: Mapping[str, str]
-    """What the values of a column bound (`wanted`): filters on these reduce what is read."""
-    kinds: frozenset[str]
-    """What options may bound."""
-
-    def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
-        """The tasks for one replica; parts of files that cannot give a row are not read. Runs on the driver."""
-        ...
-
-    def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
-        """The rows of one task. Runs in a worker."""
-        ...
 
 
 def texts(data: U8, at: I64, lengths: I64) -> pa.Array:

@@ -6,30 +6,18 @@ pyarrow is imported only when a batch is converted.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ledgermq.client.errors import BadArgument
+from ledgermq.client.native.consumers.ports import Convertible
 from ledgermq.client.native.consumers.spans import PropertyFields
 from ledgermq.proto.entries.properties import EXACT_KEYS, KEYS, MESSAGE_ID, TAG
-from ledgermq.proto.frames import EntryColumns
 from ledgermq.proto.types import I64
 
 
-class Batch(Protocol):
-    """What can be converted: see `received.py`."""
-
-    @property
-    def columns(self) -> EntryColumns: ...
-    @property
-    def queue(self) -> int: ...
-    def __len__(self) -> int: ...
-    def keys(self) -> list[tuple[str, ...]]: ...
-    def joined_bodies(self) -> tuple[bytes, I64]: ...
-
-
-def _text(batch: Batch, fields: PropertyFields, name: str) -> Any:
+def _text(batch: Convertible, fields: PropertyFields, name: str) -> Any:
     """A text column; null for messages without the property."""
     import pyarrow as pa
 
@@ -51,15 +39,15 @@ def _edges(lengths: I64) -> bytes:
     return edges.tobytes()
 
 
-def _body(batch: Batch, fields: PropertyFields) -> Any:
+def _body(batch: Convertible, fields: PropertyFields) -> Any:
     import pyarrow as pa
 
-    # They fit into offsets of 31 bits: a batch ends before (`Batch.read`).
+    # They fit into offsets of 31 bits: a batch ends before (`Convertible.read`).
     joined, edges = batch.joined_bodies()
     return pa.Array.from_buffers(pa.binary(), len(batch), [None, pa.py_buffer(edges.astype(np.int32).tobytes()), pa.py_buffer(joined)])
 
 
-def _keys(batch: Batch, fields: PropertyFields) -> Any:
+def _keys(batch: Convertible, fields: PropertyFields) -> Any:
     import pyarrow as pa
 
     if not len(fields.spans(KEYS).rows):
@@ -67,7 +55,7 @@ def _keys(batch: Batch, fields: PropertyFields) -> Any:
     return pa.array(batch.keys(), pa.list_(pa.string()))
 
 
-def _properties(batch: Batch, fields: PropertyFields) -> Any:
+def _properties(batch: Convertible, fields: PropertyFields) -> Any:
     import pyarrow as pa
 
     having = {*fields.others((MESSAGE_ID, TAG, KEYS, EXACT_KEYS)).tolist(), *batch.columns.undecoded}
@@ -88,8 +76,8 @@ def _empties(kind: Any, count: int) -> Any:
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(bytes(4 * (count + 1)))], children=[none])
 
 
-def _numbers(name: str) -> Callable[[Batch, PropertyFields], Any]:
-    def column(batch: Batch, fields: PropertyFields) -> Any:
+def _numbers(name: str) -> Callable[[Convertible, PropertyFields], Any]:
+    def column(batch: Convertible, fields: PropertyFields) -> Any:
         import pyarrow as pa
 
         return pa.array(getattr(batch.columns, name), pa.int64())
@@ -97,13 +85,13 @@ def _numbers(name: str) -> Callable[[Batch, PropertyFields], Any]:
     return column
 
 
-def _queue(batch: Batch, fields: PropertyFields) -> Any:
+def _queue(batch: Convertible, fields: PropertyFields) -> Any:
     import pyarrow as pa
 
     return pa.array(np.full(len(batch), batch.queue, np.int32), pa.int32())
 
 
-_MAKERS: dict[str, Callable[[Batch, PropertyFields], Any]] = {
+_MAKERS: dict[str, Callable[[Convertible, PropertyFields], Any]] = {
     "queue": _queue,
     "offset": _numbers("queue_offsets"),
     "store_ms": _numbers("store_ms"),
@@ -139,7 +127,7 @@ def schema(columns: Collection[str] | None) -> Any:
     return pa.schema([(name, kinds[name]) for name in names])
 
 
-def record_batch(batch: Batch, fields: PropertyFields, columns: Collection[str] | None) -> Any:
+def record_batch(batch: Convertible, fields: PropertyFields, columns: Collection[str] | None) -> Any:
     """The given columns, in the given order. Raises BadArgument for an unknown column."""
     import pyarrow as pa
 

@@ -5,25 +5,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from ledgermq.client.native.producers.columns import Columns
 from ledgermq.client.native.producers.outcomes import Acknowledged, BatchAcknowledged, BatchFailed, Failure, FrameAcknowledged
+from ledgermq.client.native.producers.ports import AnyFuture, OutcomeSink
 from ledgermq.proto.frames import EncodedFrame
 
 OVERHEAD_BYTES = 192
 """About the bytes of an entry besides body, topic, tag, keys and properties."""
-
-
-class Sink(Protocol):
-    """Learns the outcome of each row: acknowledged with its frame, or failed. Only the first outcome of a row counts."""
-
-    def acknowledged(self, row: int, frame: FrameAcknowledged) -> None:
-        """The frame starts with the row `row`."""
-
-    def failed(self, row: int, count: int, error: Exception) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +27,7 @@ class Batch:
     """
 
     columns: Columns
-    sink: Sink
+    sink: OutcomeSink
     row: int
     size: int
     deadlines: float | Sequence[float]
@@ -77,14 +69,6 @@ class Batch:
         for part in parts:
             part.sent_s = self.sent_s
         return parts
-
-
-class AnyFuture(Protocol):
-    """An asyncio or a concurrent future."""
-
-    def done(self) -> bool: ...
-    def set_result(self, result: Any, /) -> None: ...
-    def set_exception(self, exception: Any, /) -> None: ...
 
 
 class Message(NamedTuple):

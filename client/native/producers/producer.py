@@ -21,9 +21,10 @@ from ledgermq.client.api.lifecycle import LoopLife, Stage
 from ledgermq.client.errors import BadArgument, ClusterError, SendFailed, WrongKind
 from ledgermq.client.native.log_connection import LogConnection
 from ledgermq.client.native.producers.arrow_columns import columns_of
-from ledgermq.client.native.producers.batches import OVERHEAD_BYTES, AnyFuture, Batch, Gathering, Message, Rows, RowsOfGroup, Sink
+from ledgermq.client.native.producers.batches import OVERHEAD_BYTES, Batch, Gathering, Message, Rows, RowsOfGroup
 from ledgermq.client.native.producers.columns import Columns, Packing, copied, flat
 from ledgermq.client.native.producers.outcomes import Acknowledged, BatchAcknowledged, Statistics
+from ledgermq.client.native.producers.ports import AnyFuture, OutcomeSink
 from ledgermq.client.native.producers.producer_session import ProducerSession, ProducerSettings
 from ledgermq.client.native.producers.receipt_log import ReceiptLog
 from ledgermq.client.native.producers.routing import Router
@@ -405,7 +406,7 @@ class AsyncProducer:
                 await self._send_rows(columns.take(own.tolist()).to_queues(ids[own]), RowsOfGroup(rows, own.tolist()), (group, -1))
         return future
 
-    async def _send_rows(self, columns: Columns, sink: Sink, to: tuple[str, int] | None) -> None:
+    async def _send_rows(self, columns: Columns, sink: OutcomeSink, to: tuple[str, int] | None) -> None:
         """Send rows in batches. `to`: broker group and queue, −1 if the columns name the queues; None: any queue, in runs of frames."""
         ends = np.cumsum(columns.lengths() + self._overhead)
         begin, before = 0, 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ledgermq.client.native.consumers.consumer import AsyncConsumer
 from ledgermq.client.native.consumers.received import Batch
 from ledgermq.client.native.consumers.statistics import ConsumerStatistics
 from ledgermq.client.native.log_connection import LogConnection
+from ledgermq.client.native.sinks.ports import File
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
@@ -27,17 +28,6 @@ QUEUELESS_S = 30.0
 """How long a member without a queue waits for one: it may be a spare member, or other members may not have released theirs yet."""
 KINDS = ("normal", "fifo", "delay", "transaction", "mixed")
 """Kinds of topics whose messages are delivered in the order of their queues."""
-
-
-class File(Protocol):
-    """The output file: see `data_files.py`."""
-
-    @property
-    def whole(self) -> bool: ...
-    def write_batch(self, batch: Batch) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
-    def abandon(self) -> None: ...
 
 
 class Progress(NamedTuple):

@@ -21,7 +21,8 @@ import numpy as np
 from ledgermq.client.errors import BadArgument, ClusterError
 from ledgermq.client.native.consumers.positions import EntryName
 from ledgermq.client.native.consumers.received import Batch
-from ledgermq.client.native.sinks.sinking import Queue, completes, continues, names_of, names_tree
+from ledgermq.client.native.sinks.ports import Queue
+from ledgermq.client.native.sinks.sinking import completes, continues, names_of, names_tree
 from ledgermq.proto.json_checksum import opened, sealed
 
 VERSION = 1

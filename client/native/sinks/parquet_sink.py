@@ -34,7 +34,8 @@ from ledgermq.client.native.consumers.arrow import schema
 from ledgermq.client.native.consumers.positions import EntryName
 from ledgermq.client.native.consumers.received import Batch
 from ledgermq.client.native.parquet_log import ParquetLog
-from ledgermq.client.native.sinks.sinking import Queue, completes, continues, names_of, names_tree
+from ledgermq.client.native.sinks.ports import Queue
+from ledgermq.client.native.sinks.sinking import completes, continues, names_of, names_tree
 from ledgermq.proto.json_checksum import BadChecksum, opened, sealed
 
 VERSION = 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, Self
+from typing import Any
 
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError, Refused
@@ -20,6 +20,7 @@ from ledgermq.client.native.consumers.received import Batch
 from ledgermq.client.native.consumers.statistics import ConsumerStatistics
 from ledgermq.client.native.log_connection import Located, LogConnection
 from ledgermq.client.native.sinks.consuming import KINDS
+from ledgermq.client.native.sinks.ports import Queue, Sink
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code
 
@@ -29,34 +30,7 @@ LOOK_S = 0.5
 
 RESTORED = "write the topic to another place (docs/backup.md, Positions outside of the cluster)"
 
-Queue = tuple[str, int]
 """Broker group, and queue in it: unlike the number in the topic, it stays when the topic gets more queues."""
-
-
-class Sink(Protocol):
-    """Where the messages go. A context manager: leaving it makes those that were written durable if `completes` holds."""
-
-    where: str
-    """For error messages."""
-    positions: dict[Queue, int]
-    """The next offset behind all messages written, by queue."""
-    last: dict[Queue, EntryName]
-    """The last of those messages. Kept with the positions; sinks of former versions did not keep it, so it may be missing."""
-    logs: dict[str, str]
-    """The id of the log that they were read from, by broker group. Kept with the positions."""
-    rows: int
-    done: int
-    """The number of messages written, and of the complete files or commits that hold them."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: Any) -> None: ...
-
-    def write(self, batch: Batch) -> bool:
-        """Write the messages of a batch. Returns False, and writes nothing, if it does not continue its queue."""
-
-    def roll_due(self) -> None:
-        """Make durable what has reached its size or age."""
 
 
 def continues(expected: int | None, batch: Batch) -> bool:

@@ -28,7 +28,8 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from ledgermq.node.broker.part import Effects, StatePart, Takers
-from ledgermq.proto.entries.native_ids import Run, Sealed, content_digest
+from ledgermq.proto.entries.native_ids import Run, content_digest
+from ledgermq.proto.entries.ports import Sealed
 from ledgermq.proto.records.control import ProducerRecord
 
 FRAMES_KEPT = 5
