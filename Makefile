@@ -7,7 +7,7 @@ SLOW_FILES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
 # time, without it, where it is installed.
 TWINS := tests/proto tests/storage tests/log_service tests/client tests/contract tests/replica/test_delivery_turn_costs.py
 # `make verify` does the same with the tests of the clients' port that need real nodes: they meet the compiled gRPC server, then the other one.
-BY_CLIENTS := tests/contract tests/node/test_node_worker_proxy.py tests/e2e/test_e2e_departures.py tests/e2e/test_e2e_workers.py
+BY_CLIENTS := tests/contract tests/node/frontend/test_node_worker_proxy.py tests/e2e/test_e2e_departures.py tests/e2e/test_e2e_workers.py
 export PYTHON
 # pytest rewrites the asserts of every test file. Each process would do that again at each start (14 s) if it could not keep the result.
 unexport PYTHONDONTWRITEBYTECODE

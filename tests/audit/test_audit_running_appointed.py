@@ -15,10 +15,10 @@ from ledgermq.audit.repairs.told import report_of
 from ledgermq.audit.run.jobs import Audit, audit_running
 from ledgermq.audit.run.running import RunningCluster
 from ledgermq.proto.records.repair_plan import Plan
+from tests.audit.checks.test_audit_appointed import COMMON, messages, told
 from tests.audit.damage_cases import NODES, flip
 from tests.audit.log_writer import Message, Writer, election
 from tests.audit.running_nodes import FakeCluster
-from tests.audit.test_audit_appointed import COMMON, messages, told
 
 MARKER = len(COMMON) - 1
 

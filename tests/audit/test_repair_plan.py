@@ -20,9 +20,9 @@ from ledgermq.audit.repairs.told import Report, read_report
 from ledgermq.audit.run.jobs import Audit, audit
 from ledgermq.cli import run as command
 from ledgermq.storage.files.real_disk import DirectoryLock, RealDisk
+from tests.audit.checks.test_audit_stored import FILE_BYTES, write
 from tests.audit.damage_cases import NODES, flip, history
 from tests.audit.log_writer import Writer
-from tests.audit.test_audit_stored import FILE_BYTES, write
 from tests.storage.repair_notes import read_notes
 
 

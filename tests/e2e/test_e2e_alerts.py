@@ -17,9 +17,9 @@ from ledgermq.node.frontend.security import minting
 from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.cluster import create_topic, leader, running, target, wait_for
 from tests.contract.test_contract_unread import call, frame, pull_of
+from tests.e2e.audit.test_e2e_repair import flip, log_files
 from tests.e2e.command_line import CommandLine
 from tests.e2e.prometheus import Prometheus, alerts, watching
-from tests.e2e.test_e2e_repair import flip, log_files
 from tests.faults.faulty import faulty
 from tests.faults.test_faults_disk import BadDisks, SmallDisks, bad_disk, bad_disks, unmounted
 from tests.packaging.test_dashboards import NAMES, executable, panels

@@ -10,8 +10,8 @@ import pytest
 
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import create_topic, full_files_sealed, leader, log_events, log_file_bases, running, wait_for
+from tests.e2e.audit.test_e2e_repair import metric, passes, replica, states
 from tests.e2e.command_line import CommandLine
-from tests.e2e.test_e2e_repair import metric, passes, replica, states
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import create_topic, running, target, wait_for
+from tests.e2e.audit.test_e2e_repair import passes, replica
 from tests.e2e.command_line import CommandLine
-from tests.e2e.test_e2e_repair import passes, replica
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ import pytest
 
 from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.cluster import create_topic, full_files_sealed, leader, log_events, log_file_bases, log_lines, running, status, target, wait_for
+from tests.e2e.audit.test_e2e_repair import passes
 from tests.e2e.command_line import CommandLine
 from tests.e2e.test_e2e_install import FILE_BYTES, TRIMMING
 from tests.e2e.test_e2e_members import places, settings, started_with
-from tests.e2e.test_e2e_repair import passes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 

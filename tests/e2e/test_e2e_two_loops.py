@@ -11,8 +11,8 @@ import pytest
 
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import create_topic, full_files_sealed, leader, log_events, running, wait_for
+from tests.e2e.audit.test_e2e_repair import flip, log_files, metric, passes, replica, states, stored
 from tests.e2e.command_line import CommandLine
-from tests.e2e.test_e2e_repair import flip, log_files, metric, passes, replica, states, stored
 
 pytestmark = pytest.mark.slow
 

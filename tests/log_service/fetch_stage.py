@@ -19,7 +19,7 @@ from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from tests.log_service.log_stage import Stage
-from tests.node.test_node_hosting import Driver, single
+from tests.node.replica.test_node_hosting import Driver, single
 
 
 class DrivenEngine:

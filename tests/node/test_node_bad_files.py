@@ -16,7 +16,7 @@ from ledgermq.node.runtime.errors import FatalError
 from ledgermq.storage.files.errors import Damaged, Exhausted, StorageError, UnknownFormat, Unusable
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.state import identity
-from tests.node.test_node_hosting import Driver, filled, single
+from tests.node.replica.test_node_hosting import Driver, filled, single
 from tests.storage.faulty_disk import FaultyDisk
 
 

@@ -34,8 +34,8 @@ from ledgermq.proto.status import Code
 from ledgermq.storage.files.file_digest import file_digest
 from ledgermq.storage.files.real_disk import RealDisk
 from tests.contract.backend import run as run_on_the_loop
-from tests.node.test_node_hosting import Driver, single
-from tests.node.test_node_retention import DirectEngine, Peers
+from tests.node.replica.test_node_hosting import Driver, single
+from tests.node.replica.test_node_retention import DirectEngine, Peers
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 PASSWORD = "open sesame"

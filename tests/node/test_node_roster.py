@@ -12,7 +12,7 @@ from ledgermq.node.replica.peers.links import Lost, NotSent
 from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.proto import peer_pb2
 from ledgermq.storage.files.real_disk import RealDisk
-from tests.node.test_node_peers import FixedRoll, Recorder, greeter
+from tests.node.replica.test_node_peers import FixedRoll, Recorder, greeter
 
 SEEDS = {name: {"peer": f"{name}:1", "controller": f"{name}:2", "client": f"{name}:3"} for name in ("n1", "n2", "n3")}
 

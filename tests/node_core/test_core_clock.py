@@ -11,8 +11,8 @@ from ledgermq.node.broker.parts.sends.sequencer import Sequencer
 from ledgermq.node.replica.consensus.cluster_clock import ClockState, ClusterClock
 from ledgermq.proto.entries.entry_encoding import encode_entries
 from tests.node_core.core_fakes import MS, SECOND, Bench, draft
-from tests.node_core.test_core_dedup import WINDOW_MS, config, drafts
-from tests.node_core.test_core_timers import bodies, delay, pass_ms
+from tests.node_core.parts.test_core_dedup import WINDOW_MS, config, drafts
+from tests.node_core.parts.test_core_timers import bodies, delay, pass_ms
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

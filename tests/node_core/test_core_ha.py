@@ -21,7 +21,7 @@ from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, Topic
 from ledgermq.raft.config import HaRules, Members, Rule
 from ledgermq.raft.ha_control import Appointment
 from tests.node_core.core_fakes import SECOND, Bench, draft
-from tests.node_core.test_core_producers import Producing, numbered, produced
+from tests.node_core.parts.test_core_producers import Producing, numbered, produced
 
 IN_SYNC = Members(("n1", "n2", "n3"), rule=Rule.IN_SYNC)
 

@@ -11,8 +11,8 @@ from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.ports import PeerPacket
-from tests.node_core import test_core_lite as lite
 from tests.node_core.core_fakes import SECOND, Bench
+from tests.node_core.parts import test_core_lite as lite
 
 BODY = "x" * 1000
 

@@ -15,7 +15,7 @@ from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.files.file_digest import file_digest
 from ledgermq.storage.files.real_disk import RealDisk
-from tests.node.test_node_hosting import Driver, single
+from tests.node.replica.test_node_hosting import Driver, single
 
 SIZE = 64 << 10
 FILES = 3

@@ -24,8 +24,8 @@ from ledgermq.proto.records.time_epochs import AHEAD_MS, EPOCHS_MAX, TimeEpoch, 
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import MS, SECOND, Bench
 from tests.node_core.core_world import exported
-from tests.node_core.test_core_timers import bodies, delay, delayed, pass_ms, settle
-from tests.node_core.test_core_transactions import half
+from tests.node_core.parts.test_core_timers import bodies, delay, delayed, pass_ms, settle
+from tests.node_core.parts.test_core_transactions import half
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -28,8 +28,8 @@ from ledgermq.raft.leader import NEVER_NS
 from ledgermq.raft.membership import Change, MemberChange, NotYet
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.transfer import Cause
+from tests.raft.ha.test_raft_appointed_model import Controller, HaCluster, HaMember
 from tests.raft.memory_cluster import Cluster, Disk, Member
-from tests.raft.test_raft_appointed_model import Controller, HaCluster, HaMember
 
 HEARTBEAT_NS = 100 * MS
 TIMING = Timing(

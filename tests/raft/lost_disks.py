@@ -28,8 +28,8 @@ from ledgermq.raft.messages import Append
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.transfer import Cause
 from tests.raft.appointed_states import HEARTBEAT_NS, TIMING, NoChance
+from tests.raft.ha.test_raft_appointed_model import Controller, HaCluster
 from tests.raft.memory_cluster import Cluster, Disk, Entry, Member
-from tests.raft.test_raft_appointed_model import Controller, HaCluster
 
 SERVES_WITHIN = 60
 """In heartbeats: several elections, evictions and returns, one after the other."""

@@ -24,7 +24,7 @@ from ledgermq.storage.tiered.ports import StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
 from ledgermq.storage.tiered.stored_parts import Ranges
 from ledgermq.storage.tiered.tier_reader import LocalBegin, TierReader
-from tests.node.test_node_retention import Stage
+from tests.node.replica.test_node_retention import Stage
 from tests.tiered.fake_store import FakeStore
 
 SIZE = 64 << 10

@@ -21,7 +21,7 @@ from ledgermq.storage.files.mapped_files import file_name
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.tiered import manifests
 from ledgermq.storage.tiered.ports import StoreFailure
-from tests.node.test_node_retention import HOURS_MS, Stage
+from tests.node.replica.test_node_retention import HOURS_MS, Stage
 from tests.tiered.fake_store import FakeStore
 
 SIZE = 64 << 10

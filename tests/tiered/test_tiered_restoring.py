@@ -23,7 +23,7 @@ from ledgermq.storage.state import identity
 from ledgermq.storage.tiered import s3
 from ledgermq.storage.tiered.controller_files import pack, unpack
 from ledgermq.storage.tiered.ports import StoreFailure
-from tests.node.test_node_hosting import Driver, single
+from tests.node.replica.test_node_hosting import Driver, single
 from tests.tiered.fake_store import FakeStore
 from tests.tiered.test_tiered_carrying import SIZE, TieredStage
 

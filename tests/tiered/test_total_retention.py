@@ -24,7 +24,7 @@ from ledgermq.storage.tiered import begins, manifests
 from ledgermq.storage.tiered.manifests import FileManifest
 from ledgermq.storage.tiered.ports import AccessDenied, StoreFailure
 from ledgermq.storage.tiered.total_retention import TotalLimits, TotalRetention, due
-from tests.node.test_node_hosting import Driver, single
+from tests.node.replica.test_node_hosting import Driver, single
 from tests.tiered.fake_store import FakeStore
 from tests.tiered.test_tiered_carrying import SIZE, TieredStage
 

@@ -33,7 +33,7 @@ from ledgermq.proto.types import Draft, GroupConfig
 from ledgermq.storage.files.errors import NoSpace
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.files.reserve import Reserve
-from tests.node.test_node_hosting import Driver, single
+from tests.node.replica.test_node_hosting import Driver, single
 
 HOURS_MS = 3_600_000
 

@@ -11,7 +11,7 @@ from ledgermq.node.replica.peers.formation_check import FormationCheck
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.peer_identities import PeerIdentities
 from ledgermq.storage.files.real_disk import RealDisk
-from tests.node.test_node_peers import CLUSTER, SECRET, _fail, identity
+from tests.node.replica.test_node_peers import CLUSTER, SECRET, _fail, identity
 
 FOUNDERS = ("n1", "n2", "n3")
 GROWN = (*FOUNDERS, "n4", "n5", "n6", "n7")

@@ -9,7 +9,7 @@ from ledgermq.node.frontend.admin.overview import replication_of
 from ledgermq.node.frontend.admin.replication_admin import loss_of, reports_of, why_not
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import peer_pb2
-from tests.node.test_node_overview import FULL, overview, reply
+from tests.node.frontend.test_node_overview import FULL, overview, reply
 
 VOTERS = ("n1", "n2", "n3")
 

@@ -11,7 +11,7 @@ from ledgermq.node.broker.calls.consumer_calls import Ack, Lease, Received
 from ledgermq.node.broker.calls.operator_calls import Reset
 from tests.node_core.core_fakes import SECOND, handle
 from tests.node_core.fifo_law import LEASED, VISIBLE, At, Law
-from tests.node_core.test_core_fifo import KEY, failover, make
+from tests.node_core.parts.test_core_fifo import KEY, failover, make
 
 Action = tuple[str, int]
 LONG_MS = 3_600_000

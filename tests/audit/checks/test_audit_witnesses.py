@@ -22,9 +22,9 @@ from ledgermq.cli import run as command
 from ledgermq.client.proofs.witness_files import GroupMemory, WitnessFiles
 from ledgermq.proto.proofs.log_tree import FileLeaf
 from ledgermq.proto.proofs.signed_notes import Checkpoint, LogName, Note, Signature, cosign
+from tests.audit.checks.test_audit_agreement import in_file, seal_record
 from tests.audit.damage_cases import NODES, history
 from tests.audit.log_writer import CLUSTER, Writer
-from tests.audit.test_audit_agreement import in_file, seal_record
 from tests.proto.naive_tree import naive_root
 
 FILES = 5

@@ -17,7 +17,7 @@ import pytest
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import log_pb2 as pb
 from tests.cluster import create_topic, leader, running, target
-from tests.e2e.test_e2e_native_produce import FRAMES, MESSAGES, OPTIONS, SERVICE, Producer
+from tests.e2e.native.test_e2e_native_produce import FRAMES, MESSAGES, OPTIONS, SERVICE, Producer
 
 pytestmark = pytest.mark.slow
 

@@ -40,7 +40,7 @@ from tests.node.test_node_call_servers import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
 PRIORITY, WINDOW_UPDATE, CONTINUATION = 2, 8, 9
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PART = 500
 """So many frames are sent at a time."""
 GROWN_MAX_MIB = 100
@@ -88,7 +88,7 @@ DIFFERENT = {
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A server in a process of its own, and its port."""
     (name,) = (name for name, make in SERVERS.items() if make is request.param)
-    command = [sys.executable, "-m", "tests.node.hostile_server", name]
+    command = [sys.executable, "-m", "tests.node.frontend.hostile_server", name]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

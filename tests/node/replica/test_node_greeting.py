@@ -18,7 +18,7 @@ from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.proto import peer_pb2
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.state.identity import BOOTS_LISTED, note_boot
-from tests.node.test_node_peers import FixedRoll, Recorder, _fail, greeter, identity, pair
+from tests.node.replica.test_node_peers import FixedRoll, Recorder, _fail, greeter, identity, pair
 
 
 def met(there: Greeter, one: Greeter, alive: str | None = None) -> None:

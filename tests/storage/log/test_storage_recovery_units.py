@@ -18,7 +18,7 @@ from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_scan import Point
 from ledgermq.storage.log.synced_mark import SyncedMarkFile
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.test_storage_entry_reads import BODIES, IDENTITY, ROOT, SIZE, TERMS, Entry, written
+from tests.storage.log.test_storage_entry_reads import BODIES, IDENTITY, ROOT, SIZE, TERMS, Entry, written
 
 RUNS = [(index, term) for index, term in enumerate(TERMS) if not index or term != TERMS[index - 1]]
 FIELDS = {"magic": 0, "pos": 4, "size": 12, "index": 16, "term": 24}

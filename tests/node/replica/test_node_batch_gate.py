@@ -8,7 +8,7 @@ import pytest
 
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES, BatchGate
-from tests.node.test_node_engine import PEEKED, Bench, FakeGroup, Output
+from tests.node.replica.test_node_engine import PEEKED, Bench, FakeGroup, Output
 
 
 @pytest.mark.parametrize("most", [1, 2])

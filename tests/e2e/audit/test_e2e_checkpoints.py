@@ -17,9 +17,9 @@ from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.proofs.log_tree import FileLeaf, check_consistency, leaf_hash, root_of_inclusion
 from ledgermq.proto.proofs.signed_notes import Checkpoint, VerifierKey, parse_note, verify
 from tests.cluster import create_topic, full_files, full_files_sealed, running, wait_for
+from tests.e2e.audit.test_e2e_repair import passes
 from tests.e2e.command_line import CommandLine
 from tests.e2e.test_e2e_backup import wait_until_noted
-from tests.e2e.test_e2e_repair import passes
 
 pytestmark = pytest.mark.slow
 

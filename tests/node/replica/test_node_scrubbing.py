@@ -17,7 +17,7 @@ from ledgermq.node.replica.hosting.hosted_groups import open_groups
 from ledgermq.node.runtime import metrics
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.files.real_disk import RealDisk
-from tests.node.test_node_hosting import Driver, filled, single
+from tests.node.replica.test_node_hosting import Driver, filled, single
 
 
 def rot(directory: Path, body: bytes) -> None:

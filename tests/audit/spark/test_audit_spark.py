@@ -169,7 +169,7 @@ def test_the_sql_of_the_manual_runs(session: Any, tmp_path: Path) -> None:
     log = view_material.write(tmp_path)
     for view in ("entries", "messages", "records", "state"):
         session.read.format("ledgermq").option("view", view).load(str(log.node_dir)).createOrReplaceTempView(view)
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "audit.md").read_text()
     section = page.partition("\n## Views\n")[2].partition("\n## ")[0]
     asked = re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
     travel, incident, consumed, state, differing = ([row.asDict() for row in session.sql(text).collect()] for text in asked)
@@ -229,7 +229,7 @@ def test_the_watching_example_finds_what_is_wrong(tmp_path: Path) -> None:
     entry = writers[0].entries[40]
     flip(writers[0].log / "data" / f"{entry.pos - entry.pos % 8192:020d}", entry.pos % 8192 + 100)
     cluster = FakeCluster.of(writers, 0)
-    program = str(Path(__file__).parents[2] / "examples" / "spark" / "watch.py")
+    program = str(Path(__file__).parents[3] / "examples" / "spark" / "watch.py")
     count = len(writers[0].entries)
     with cluster.serving():
         environment = {**os.environ, "LEDGERMQ_ENDPOINTS": cluster.nodes["n2"].address}

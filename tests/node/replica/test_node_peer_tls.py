@@ -17,7 +17,7 @@ from ledgermq.node.replica.peers import links, peer_server
 from ledgermq.node.replica.peers.peer_wire import TLS_REASONS, PeerWire, tls_failure
 from ledgermq.node.runtime import certificates, metrics
 from ledgermq.node.runtime.certificates import CertificateFiles
-from tests.node.test_node_peers import pair, run
+from tests.node.replica.test_node_peers import pair, run
 
 HOURS_AGO = -0.01
 """Days: a certificate that ended some minutes ago."""

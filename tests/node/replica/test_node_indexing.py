@@ -19,7 +19,7 @@ from ledgermq.proto.types import Draft
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import Damaged, NoSpace
 from ledgermq.storage.log.log_reader import Limits
-from tests.node.test_node_hosting import Driver, single
+from tests.node.replica.test_node_hosting import Driver, single
 from tests.storage.key_material import ROOT, KeyLog, Message
 
 SMALL = {"key_index_slots": 50, "key_index_units": 100}

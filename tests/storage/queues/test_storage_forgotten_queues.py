@@ -10,7 +10,7 @@ from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.queues.consume_queue import ConsumeQueues
 from ledgermq.storage.queues.queue_buffer import BufferedQueues
-from tests.storage.test_storage_consume_queue import FILE_BYTES, columns, run
+from tests.storage.queues.test_storage_consume_queue import FILE_BYTES, columns, run
 
 KINDS = [ConsumeQueues, BufferedQueues]
 LITE = "L$a", 0

@@ -21,7 +21,7 @@ from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.file_digest import digest_and_root, file_digest
 from ledgermq.storage.files.real_disk import RealDisk
 from tests.audit.damage_cases import flip
-from tests.node.test_node_retention import Stage, stage
+from tests.node.replica.test_node_retention import Stage, stage
 
 __all__ = ["stage"]
 

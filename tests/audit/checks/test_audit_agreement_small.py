@@ -23,9 +23,9 @@ from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import Begin
 from ledgermq.audit.rules import BIT_ROT, TORN_TAIL, Finding, Flaw
 from tests.audit.altering import alter
+from tests.audit.checks.test_audit_appointed import forced, members
 from tests.audit.damage_cases import NODES, flip
 from tests.audit.log_writer import RAFT, Message, Placed, Writer, election, membership
-from tests.audit.test_audit_appointed import forced, members
 
 FILE_BYTES = 1024
 INDEX_BYTES = 128

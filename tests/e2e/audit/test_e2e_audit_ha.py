@@ -14,9 +14,9 @@ import pytest
 
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import create_group, create_topic, leader, running, wait_for
+from tests.e2e.audit.test_e2e_audit_running import all_of, audit, load
+from tests.e2e.audit.test_e2e_repair import log_files
 from tests.e2e.command_line import CommandLine, Outcome
-from tests.e2e.test_e2e_audit_running import all_of, audit, load
-from tests.e2e.test_e2e_repair import log_files
 from tests.faults.faulty import WAIT_S, FaultyCluster, faulty, status_of, whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
