@@ -56,7 +56,7 @@ verify: ## the long check: also containers, other clients, RocketMQ's own classe
 	$(call slow_tests,verify)
 	@if $(VENV)/python -c 'import ledgermq_native' 2>/dev/null; then echo "clients of nodes without ledgermq-native:"; \
 		LEDGERMQ_PURE=1 $(VENV)/python -m pytest -q --durations 20 -m "not soak" $(BY_CLIENTS); fi
-	@$(VENV)/python -m bench.sim_soak --for 1800 --from-commit
+	@$(VENV)/python -m bench.alone.sim_soak --for 1800 --from-commit
 	@$(VENV)/python -m tests.audit.exhaust --share $$((0x$$(git rev-parse --short=7 HEAD) % 8))/8
 
 soak: ## everything that waits for more than a minute; by hand, results go to docs/track-record.md (python -m tests.soak: docs/soak.md)
@@ -65,7 +65,7 @@ soak: ## everything that waits for more than a minute; by hand, results go to do
 
 sim: ## four minutes of simulated clusters, from a seed that is derived from the commit
 	@bash deploy/setup-venv.sh dev
-	@$(VENV)/python -m bench.sim_soak --for 240 --from-commit
+	@$(VENV)/python -m bench.alone.sim_soak --for 240 --from-commit
 
 exhaust: ## every byte of a small cluster, altered at every level of consistency, before the auditor (more than an hour)
 	@bash deploy/setup-venv.sh dev

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bench import report
+from bench.tools import report
 
 MODULES = (
     "limits",

@@ -20,9 +20,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench import native
 from bench.audit_scan import BATCH, CREATED_MS, NODES, StoredReplica, batch_of, term_start
+from bench.streams import native
+from bench.tools import cluster as cl
 from ledgermq.audit.run.jobs import Engine, audit, local_engine
 from ledgermq.node.process.local import LocalCluster
 

@@ -14,8 +14,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench import report
+from bench.tools import cluster as cl
+from bench.tools import report
 from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "catch_up", 1, True
@@ -83,7 +83,7 @@ def catch_up(cluster: LocalCluster, late: str, held: int, missed: int, rate: flo
     """Start the follower under load, watch its log grow, and end the load when it has everything it missed."""
     target = cl.address(cluster, cl.leader(cluster))
     arguments = ("--target", target, "--topic", TOPIC, *at_rate(rate), "--limit", str(round(rate * 2 * WITHIN_S)), "--steered")
-    load = subprocess.Popen(cl.program("load", "send", *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
+    load = subprocess.Popen(cl.program("tools.load", "send", *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
     try:
         assert load.stdin is not None and load.stdout is not None
         cluster.start(late)

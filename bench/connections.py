@@ -1,9 +1,9 @@
 """The effect of many connections on an existing client: its p99 alone, beside idle connections, and while all of them reconnect.
 Also the anonymous memory of an idle connection.
 
-The connections come from `bench.crowd`, one process with bare HTTP/2 connections: each sends a Heartbeat when it connects, as a client
-does, and then nothing. They are spread over the nodes; in the storm all are cut at once and reconnect at once. The client sends at a steady
-rate to the leader, so that its latency is not that of its own queue.
+The connections come from `bench.tools.crowd`, one process with bare HTTP/2 connections: each sends a Heartbeat when it connects, as a
+client does, and then nothing. They are spread over the nodes; in the storm all are cut at once and reconnect at once. The client sends at a
+steady rate to the leader, so that its latency is not that of its own queue.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench import report
+from bench.tools import cluster as cl
+from bench.tools import report
 from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "connections", 3, True
@@ -76,7 +76,7 @@ class Steady:
     """The existing client, in its own process."""
 
     def __init__(self, target: str, seconds: float) -> None:
-        command = [sys.executable, "-m", "bench.crowd", "steady", "--target", target, "--topic", TOPIC]
+        command = [sys.executable, "-m", "bench.tools.crowd", "steady", "--target", target, "--topic", TOPIC]
         command += ["--per-second", str(SENDS_PER_S), "--seconds", str(seconds)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -94,7 +94,7 @@ class Crowd:
     """The process with the connections: takes commands on stdin, answers on stdout."""
 
     def __init__(self, targets: list[str], connections: int) -> None:
-        command = [sys.executable, "-m", "bench.crowd", "crowd", "--connections", str(connections), "--targets", *targets]
+        command = [sys.executable, "-m", "bench.tools.crowd", "crowd", "--connections", str(connections), "--targets", *targets]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def _do(self, word: str) -> float:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench import cluster as cl
-from bench import report
+from bench.tools import cluster as cl
+from bench.tools import report
 from ledgermq.client import Admin, Connection, Producer
 
 NAME, RUNS, DURABLE = "console_page", 3, False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
+from bench.tools import cluster as cl
 
 NAME, RUNS, DURABLE = "delivery", 3, True
 TOPIC = "bench-delivery"

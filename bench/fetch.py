@@ -19,7 +19,7 @@ from typing import Any
 import grpc.aio
 import numpy as np
 
-from bench import cluster as cl
+from bench.tools import cluster as cl
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import FrameBuilder, read_entries

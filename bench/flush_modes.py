@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench.report import percentile
+from bench.tools import cluster as cl
+from bench.tools.report import percentile
 
 NAME, RUNS, DURABLE = "flush_modes", 3, True
 TOPIC = "bench-flush"

@@ -1,8 +1,8 @@
 """Several broker groups: the total throughput of three, the cost of an idle one, and the effect of moving a replica on producers.
 
-Loads are processes of `bench.native_load`, on the same cores as the nodes. Ratios are taken within a run. The load of three groups and that
-of one use the same number of producer processes, so that clients take the same share of the machine. The moved replica is a follower's, so
-leadership does not change.
+Loads are processes of `bench.streams.native_load`, on the same cores as the nodes. Ratios are taken within a run. The load of three groups
+and that of one use the same number of producer processes, so that clients take the same share of the machine. The moved replica is a
+follower's, so leadership does not change.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench import report
+from bench.tools import cluster as cl
+from bench.tools import report
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
+from bench.tools import cluster as cl
 
 NAME, RUNS, DURABLE = "idle", 3, True
 SETTLE_S = 3.0

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench.tools import report
 
 NAME, RUNS, DURABLE = "import-store", 1, True
 FILE_BYTES = 64 << 20

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from bench import report
 from bench.storage_append import BORN_MS, HOST, new_identity, new_log
+from bench.tools import report
 from ledgermq.proto.entries.entry_encoding import encode_messages
 from ledgermq.storage.files.ports import DiskFile
 from ledgermq.storage.files.real_disk import RealDisk

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
 from bench.memory import resident
+from bench.tools import cluster as cl
 
 NAME, RUNS, DURABLE = "leases", 1, True
 TOPIC = "bench-leases"

@@ -23,7 +23,7 @@ import grpc.aio
 import numpy as np
 import uvloop
 
-from bench import report
+from bench.tools import report
 
 NAME, RUNS, DURABLE = "limits", 3, True
 MIB = 1 << 20

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
+from bench.tools import cluster as cl
 from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "memory", 1, True

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
+from bench.tools import cluster as cl
 from ledgermq.node.process.local import free_ports
 
 NAME, RUNS, DURABLE = "official", 3, True
@@ -35,7 +35,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def one(endpoints: str, environment: dict[str, str]) -> dict[str, Any]:
-    command = cl.program("official_load", endpoints, TOPIC, SECONDS)
+    command = cl.program("tools.official_load", endpoints, TOPIC, SECONDS)
     done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, timeout=120, check=True, text=True, cwd=cl.ROOT)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -45,7 +45,7 @@ def one(endpoints: str, environment: dict[str, str]) -> dict[str, Any]:
 def empty_server() -> Iterator[tuple[str, int]]:
     """Endpoint and process id of a server that answers at once."""
     port = free_ports(1)[0].client_port
-    command = cl.program("empty_server", str(port))
+    command = cl.program("tools.empty_server", str(port))
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
     assert process.stdout is not None
     try:

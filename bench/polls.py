@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
 from bench.memory import resident
+from bench.tools import cluster as cl
 from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "polls", 1, True
@@ -34,7 +34,7 @@ def run(directory: Path) -> dict[str, Any]:
         time.sleep(3)
         before = resident(cluster)
         at = ("--target", cl.address(cluster, leads), "--topic", TOPIC, "--window", str(POLLS), "--rate", str(POLLS / OPENING_S))
-        load = subprocess.Popen(cl.program("load", "poll", *at), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
+        load = subprocess.Popen(cl.program("tools.load", "poll", *at), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
         try:
             assert load.stdout is not None and load.stdout.readline() == "open\n", "the polls did not open"
             time.sleep(1)

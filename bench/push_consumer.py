@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
 from bench.peers import common, rocketmq
+from bench.tools import cluster as cl
 
 NAME, RUNS, DURABLE = "push_consumer", 1, True
 TOPIC, GROUP = "bench-push", "push"

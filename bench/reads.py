@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench.load import ADMIN_OK, READS
+from bench.tools import cluster as cl
+from bench.tools.load import ADMIN_OK, READS
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 
@@ -55,7 +55,7 @@ def beside_sends(cluster: LocalCluster, leads: str) -> dict[str, Any]:
     """One read at a time while messages are stored."""
     at = ("--target", cl.address(cluster, leads), "--topic", TOPIC)
     sends = (*at, "--rate", str(RATE), "--seconds", "3600", "--limit", "3000000")
-    load = subprocess.Popen(cl.program("load", "send", *sends), cwd=cl.ROOT, stdout=subprocess.DEVNULL)
+    load = subprocess.Popen(cl.program("tools.load", "send", *sends), cwd=cl.ROOT, stdout=subprocess.DEVNULL)
     try:
         time.sleep(1)
         told = cl.load("read", cl.address(cluster, leads), TOPIC, *loaded(1))

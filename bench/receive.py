@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
+from bench.tools import cluster as cl
 from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "receive", 3, True

@@ -1,8 +1,8 @@
 """The start time of a 1 GiB log by phases: after a clean stop, after SIGKILL, and with missing index files.
 
 After SIGKILL the page cache is complete and the last batch is above the mark. Both log file sizes are measured: that of `serve` and that of
-`up`. `sparse` is a log of 1,000 files of 1 GiB that contain only their ends (bench/sparse_log.py): steps that do not depend on content cost
-the same as in a full one. `cold` empties the page cache before each start; that needs root and is skipped otherwise.
+`up`. `sparse` is a log of 1,000 files of 1 GiB that contain only their ends (bench/tools/sparse_log.py): steps that do not depend on
+content cost the same as in a full one. `cold` empties the page cache before each start; that needs root and is skipped otherwise.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.sparse_log import make_sparse_log
 from bench.storage_append import BORN_MS, HOST, Inputs, new_identity, new_log
+from bench.tools.sparse_log import make_sparse_log
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.phases import Phases

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench import report
+from bench.tools import cluster as cl
+from bench.tools import report
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench import native_faults, report
+from bench.streams import native_faults
+from bench.tools import cluster as cl
+from bench.tools import report
 
 NAME, RUNS, DURABLE = "replication", 3, True
 KINDS: Mapping[str, dict[str, Any]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
 from bench.official import empty_server
+from bench.tools import cluster as cl
 from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "send", 3, True

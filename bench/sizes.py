@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench import report
 from bench.connections import Crowd
+from bench.tools import cluster as cl
+from bench.tools import report
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2 as pb
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import grpc.aio
 
-from bench import cluster as cl
-from bench import report
-from bench.load import METADATA, SERVICE, message
+from bench.tools import cluster as cl
+from bench.tools import report
+from bench.tools.load import METADATA, SERVICE, message
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 

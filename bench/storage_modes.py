@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench import report
-from bench.stores import STORES, Batch, Store, versions
+from bench.tools import report
+from bench.tools.stores import STORES, Batch, Store, versions
 
 NAME, RUNS, DURABLE = "storage_modes", 3, True
 MESSAGES = 300_000

@@ -16,7 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import native, native_page, peers, report
+from bench import peers
+from bench.streams import native, native_page
+from bench.tools import report
 
 NAME = "suite"
 

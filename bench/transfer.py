@@ -17,10 +17,10 @@ from typing import Any
 
 import grpc.aio
 
-from bench import cluster as cl
-from bench import report
 from bench.failover import Sends, caught_up
-from bench.report import percentile
+from bench.tools import cluster as cl
+from bench.tools import report
+from bench.tools.report import percentile
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 

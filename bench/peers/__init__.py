@@ -3,7 +3,7 @@
 Each peer has its own script (`python -m bench.peers.NAME`), which downloads ordinary packages into a cache outside the repository, starts
 three servers on loopback with the configurations in `conf/`, drives them with the peer's own benchmark tool or client (`clients/`), stops
 them, and prints one JSON document; if a peer cannot run, the reason. LedgerMQ's rows come from the same machine in the same run, from
-`bench.native_load` and `bench.load`. The repository contains only our own configurations and clients for peers.
+`bench.streams.native_load` and `bench.tools.load`. The repository contains only our own configurations and clients for peers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import report
 from bench.peers import common
+from bench.tools import report
 
 NAME, RUNS, DURABLE = "peers", 1, True
 PEERS = ("ledgermq", "nats", "rabbitmq", "etcd", "pysyncobj", "rocketmq")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import cluster as cl
 from bench.peers import common, rocketmq
 from bench.peers.common import Load, Row
+from bench.tools import cluster as cl
 from ledgermq.node.process.local import LocalCluster
 
 TOPIC = "bench-peers"
@@ -51,7 +51,7 @@ def clients(
     within_s = load.seconds + load.warm_up_s + 120
 
     def ours(module: str, *arguments: str) -> Callable[[], dict[str, float]]:
-        memory = ["--memory"] if policy == "memory" and module != "load" else []
+        memory = ["--memory"] if policy == "memory" and module != "tools.load" else []
 
         def send() -> dict[str, float]:
             target = ["--target", cl.address(cluster, cl.leader(cluster)), "--topic", TOPIC, "--body-bytes", str(load.body_bytes)]
@@ -60,13 +60,13 @@ def clients(
         return send
 
     batching = f"frames of {BATCH:,}, {PRODUCERS} producers with 5 frames in flight"
-    produce = ours("native_load", "produce", "--batch", str(BATCH), "--producers", str(PRODUCERS))
+    produce = ours("streams.native_load", "produce", "--batch", str(BATCH), "--producers", str(PRODUCERS))
     yield common.BATCHES, "native stream", "our lean load generator", batching, produce
     batching = "single messages, batched by the client"
-    yield common.SINGLES, "native stream", "AsyncProducer of ledgermq.client", batching, ours("client_load")
+    yield common.SINGLES, "native stream", "AsyncProducer of ledgermq.client", batching, ours("tools.client_load")
     batching = f"single messages, {UNARY_WINDOW} in flight"
     client = "our lean load generator of the official protocol"
-    yield common.SINGLES, "unary sends", client, batching, ours("load", "send", "--window", str(UNARY_WINDOW))
+    yield common.SINGLES, "unary sends", client, batching, ours("tools.load", "send", "--window", str(UNARY_WINDOW))
     if official:
 
         def send() -> dict[str, float]:

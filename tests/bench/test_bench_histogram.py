@@ -1,4 +1,4 @@
-"""bench/histogram.py: a stall is seen in full, sums of histograms are the histograms of all values, and errors are bounded."""
+"""bench/tools/histogram.py: a stall is seen in full, sums of histograms are the histograms of all values, and errors are bounded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.histogram import BUCKETS, POWERS, UNIT_NS, Histogram, Schedule, bucket_of, upper_ns
+from bench.tools.histogram import BUCKETS, POWERS, UNIT_NS, Histogram, Schedule, bucket_of, upper_ns
 
 values = st.lists(st.integers(0, 3_600_000_000_000), min_size=1, max_size=200)
 

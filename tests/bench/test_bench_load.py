@@ -1,4 +1,4 @@
-"""bench/load.py against a service that stores nothing: a load that has no messages left ends, and divides by the time until then."""
+"""bench/tools/load.py against a service that stores nothing: a load that has no messages left ends, and divides by the time until then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from bench import load
+from bench.tools import load
 from ledgermq.proto import messaging_pb2 as pb
 
 BACKLOG = 500

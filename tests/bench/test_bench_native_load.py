@@ -1,4 +1,4 @@
-"""bench/native_load.py against a Log service that stores nothing: what it counts was acknowledged, its bytes are right."""
+"""bench/streams/native_load.py against a Log service that stores nothing: what it counts was acknowledged, its bytes are right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from bench import empty_log, native_load
+from bench.streams import native_load
+from bench.tools import empty_log
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import FrameBuilder, read_frame
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench import limits, native_faults, native_page, native_plots
+from bench import limits
 from bench.peers import common
+from bench.streams import native_faults, native_page, native_plots
 
 BARE = {**dict.fromkeys(limits.UNITS, 2.0), "sequential_write_mib_per_s": 900.0, "grpc_stream_mib_per_s": 600.0}
 TIMES = {"p50_ms": 4.0, "p90_ms": 6.0, "p99_ms": 9.0, "p99.9_ms": 20.0, "p99.99_ms": 40.0, "max_ms": 41.0}

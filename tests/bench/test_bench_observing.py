@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.observing import uncounted
+from bench.alone.observing import uncounted
 
 PROGRAM = """
 from ledgermq.node.broker.queries.traffic import Leased, Traffic

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from bench import __main__ as suite
-from bench import peers, report
+from bench import peers
 from bench.peers import common, rocketmq
+from bench.tools import report
 
 RESULT = {"messages_per_s": 1234.5, "p50_ms": 1.5, "p99_ms": 250.0, "total": 10.0}
 

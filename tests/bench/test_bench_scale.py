@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench import scale
+from bench.alone import scale
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/sizing.md"
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1200)]
 def test_a_run_that_was_stopped_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERSITYGW", str(program(tmp_path)))
     sizes = ["--bytes", "6e6", "--file-mib", "1", "--at-once", "2"]
-    command = [sys.executable, "-m", "bench.stored_terabyte", str(tmp_path / "home"), *sizes]
+    command = [sys.executable, "-m", "bench.alone.stored_terabyte", str(tmp_path / "home"), *sizes]
     done = [subprocess.run([*command, *more], stdout=subprocess.PIPE, text=True, timeout=600) for more in (["--portions", "1"], [])]
     assert [one.returncode for one in done] == [0, 0], done
     lines = [one.stdout.splitlines() for one in done]

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench import page_tree, storage_modes, stores
-from bench.page_tree import PageTree
-from bench.stores import STORES
+from bench import storage_modes
+from bench.tools import page_tree, stores
+from bench.tools.page_tree import PageTree
+from bench.tools.stores import STORES
 
 KEPT = [name for name in STORES if name != "memory"]
 

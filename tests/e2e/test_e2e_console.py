@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from bench import report
-from bench.native_gauges import anonymous_mib
+from bench.streams.native_gauges import anonymous_mib
+from bench.tools import report
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.api.service import MESSAGING
 from ledgermq.client.messages.receiving import Receiver

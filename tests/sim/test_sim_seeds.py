@@ -1,4 +1,4 @@
-"""The simulator as a test: a few seeds of every kind hold every invariant. Many more run from the commit (bench/sim_soak.py)."""
+"""The simulator as a test: a few seeds of every kind hold every invariant. Many more run from the commit (bench/alone/sim_soak.py)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.native_gauges import anonymous_mib
+from bench.streams.native_gauges import anonymous_mib
 from ledgermq import __version__
 from ledgermq.audit.cli.report import as_text
 from ledgermq.node.process import local

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import cluster as cl
-from bench import report
-from bench.native_gauges import anonymous_mib
+from bench.streams.native_gauges import anonymous_mib
+from bench.tools import cluster as cl
+from bench.tools import report
 from ledgermq.node.process.local import LocalCluster
 from tests.soak.memory import medians_by_quarter
 
@@ -33,7 +33,7 @@ def load_for(cluster: LocalCluster, seconds: float, samples: dict[str, list[floa
     """One load, with samples of every node meanwhile: messages a second, or None where it ended early. The load follows no leader."""
     target = cl.address(cluster, cl.leader(cluster))
     arguments = ("--target", target, "--topic", TOPIC, "--seconds", str(seconds), "--warm-up-s", "5")
-    command = cl.program("native_load", "deliver", *arguments)
+    command = cl.program("streams.native_load", "deliver", *arguments)
     load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cl.ROOT)
     try:
         while load.poll() is None:

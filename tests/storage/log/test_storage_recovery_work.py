@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.sparse_log import ENTRIES_A_FILE, FILE_BYTES, INDEX_FILE_BYTES, make_sparse_log
+from bench.tools.sparse_log import ENTRIES_A_FILE, FILE_BYTES, INDEX_FILE_BYTES, make_sparse_log
 from ledgermq.storage.files.mapped_files import OPEN_FILES_MAX
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.log.entry_log import EntryLog

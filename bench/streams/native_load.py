@@ -1,9 +1,9 @@
 """The load generator of native streams: a lean `grpc.aio` client in its own process that uses `ledgermq.v1.Log` with our frames.
 
-`python -m bench.native_load produce|consume|deliver --target HOST:PORT --topic NAME …` prints one JSON line. The target leads the broker
-group. Frames are encoded while the clock runs, so every figure includes the client's share, as for any client. With `--rate`, the intended
-times of frames are fixed before the run and latency counts from there (`bench.histogram`); without, a fixed number is in flight and the
-percentiles are those at saturation.
+`python -m bench.streams.native_load produce|consume|deliver --target HOST:PORT --topic NAME …` prints one JSON line. The target leads the
+broker group. Frames are encoded while the clock runs, so every figure includes the client's share, as for any client. With `--rate`, the
+intended times of frames are fixed before the run and latency counts from there (`bench.tools.histogram`); without, a fixed number is in
+flight and the percentiles are those at saturation.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import grpc.aio
 import numpy as np
 import uvloop
 
-from bench.histogram import Histogram, Schedule
-from bench.load import cpu_s
+from bench.tools.histogram import Histogram, Schedule
+from bench.tools.load import cpu_s
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import EncodedFrame, FrameBuilder, read_entries
 from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
@@ -348,7 +348,7 @@ async def work(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m bench.native_load", description=__doc__)
+    found = argparse.ArgumentParser(prog="python -m bench.streams.native_load", description=__doc__)
     found.add_argument("what", choices=WORK)
     found.add_argument("--target", required=True)
     found.add_argument("--topic", required=True)

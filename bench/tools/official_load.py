@@ -1,4 +1,4 @@
-"""The unmodified official Python client in its own process: `python -m bench.official_load ENDPOINTS TOPIC SECONDS` prints one JSON line.
+"""The unmodified official Python client in its own process: `python -m bench.tools.official_load ENDPOINTS TOPIC SECONDS` prints one JSON line.
 
 `send_async` with a window of 64 and bodies of 100 bytes; a send that raises ends the measurement.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from rocketmq import ClientConfiguration, Credentials, Message, Producer
 
-from bench.report import percentile
+from bench.tools.report import percentile
 
 WINDOW = 64
 WARM_UP_S = 3.0

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench import report
+from bench.tools import cluster as cl
+from bench.tools import report
 
 DELAY_S = 0.002
 """One way, so a round trip takes 4 ms more."""
@@ -49,7 +49,7 @@ def killed(directory: Path, kills: int, group: Mapping[str, Any] | None = None, 
     with cl.running(directory, group=group) as cluster:
         cl.create_topic(cluster, TOPIC)
         endpoints = ",".join(cl.address(cluster, node) for node in cluster.nodes)
-        command = cl.program("native_survivor", "--endpoints", endpoints, "--topic", TOPIC, "--seconds", str(seconds))
+        command = cl.program("streams.native_survivor", "--endpoints", endpoints, "--topic", TOPIC, "--seconds", str(seconds))
         load = subprocess.Popen([*command, "--rate", str(rate)], stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
         assert load.stdout is not None
         load.stdout.readline()

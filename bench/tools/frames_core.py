@@ -1,6 +1,6 @@
 """The cost of native frames in a broker group's core, without sync, network or sockets: microseconds per message, leader and follower.
 
-    python -m bench.frames_core [--frame 1000] [--body 100] [--queues 8] [--frames 200]
+    python -m bench.tools.frames_core [--frame 1000] [--body 100] [--queues 8] [--frames 200]
 
 The leader's figure is its whole turn (judge, sequence, seal, append with pwrite, commit of one replica, read, apply, answer); the
 follower's is verifying the same ranges, appending and applying them. Frames are built and checked before the clock starts.

@@ -1,4 +1,4 @@
-"""`python -m bench.stored_terabyte DIR`: every entry and digest of a terabyte in an object store, verified on Spark.
+"""`python -m bench.alone.stored_terabyte DIR`: every entry and digest of a terabyte in an object store, verified on Spark.
 
 Two log files lie in the store under the names of many broker groups, as links to the same bytes, so that DIR needs a few GB; one object has
 an altered byte. Each is a task of its own, which fetches its whole object through the S3 API. The groups are verified in portions, and DIR
@@ -80,7 +80,7 @@ def say(text: str) -> None:
 def main() -> None:
     from tests.tiered.s3_servers import program, serving
 
-    parser = argparse.ArgumentParser(prog="python -m bench.stored_terabyte", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.alone.stored_terabyte", description=__doc__)
     parser.add_argument("directory", type=Path, metavar="DIR", help="on a disk with 8 GB free")
     parser.add_argument("--bytes", type=float, default=1e12, help="size of the store when it is made (default: 1e12)")
     parser.add_argument("--file-mib", type=int, default=1024, help="size of its files (default: 1024)")

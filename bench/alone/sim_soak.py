@@ -1,7 +1,7 @@
-"""`python -m bench.sim_soak`: as many simulated seconds as fit, and their results.
+"""`python -m bench.alone.sim_soak`: as many simulated seconds as fit, and their results.
 
-    python -m bench.sim_soak --for 240 --from-commit        # seeds derived from the commit, as `.ci/run` does
-    python -m bench.sim_soak --virtual-seconds 1000000 --first 1 --json
+    python -m bench.alone.sim_soak --for 240 --from-commit        # seeds derived from the commit, as `.ci/run` does
+    python -m bench.alone.sim_soak --virtual-seconds 1000000 --first 1 --json
 
 The range of seeds is printed first, so that every run can be repeated: `ledgermq sim --seed N --steps S`. Several profiles alternate: the
 default faults, every kind except damaged media over small log files, earlier acknowledgements, five nodes, and as many for HA groups. A run
@@ -101,7 +101,7 @@ class Sum:
 
 def commit_seed() -> int:
     """A first seed specific to the commit: its hash, cut to eight digits; 1 outside of a repository."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parent.parent.parent
     told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
     return int(told.stdout[:8], 16) if told.returncode == 0 else 1
 
@@ -122,7 +122,7 @@ def soak(first: int, seconds: float, virtual_s: float, steps: int) -> tuple[Sum,
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.sim_soak", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.alone.sim_soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--for", dest="seconds", type=float, default=240.0, help="seconds by the clock (default: 240)")
     parser.add_argument("--virtual-seconds", type=float, default=float("inf"), help="stop after this many virtual seconds")
     parser.add_argument("--first", type=int, default=1, help="first seed (default: 1)")

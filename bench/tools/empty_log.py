@@ -1,5 +1,5 @@
 """The ceiling of native streams: a Log service that stores nothing. It acknowledges every frame at once, and serves the same range of
-entries repeatedly. `python -m bench.empty_log PORT`.
+entries repeatedly. `python -m bench.tools.empty_log PORT`.
 
 Prints `ready` when it listens, and ends with its standard input. What remains is the cost of gRPC, the wire and the client; everything else
 is the cost of a cluster.
@@ -14,7 +14,7 @@ from typing import Any
 import grpc.aio
 import uvloop
 
-from bench.native_load import CHANNEL
+from bench.streams.native_load import CHANNEL
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import FrameBuilder
 

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent.parent / "results"
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 PACKAGES = ("grpcio", "protobuf", "numpy", "uvloop", "crc32c", "rocketmq-python-client")
 

@@ -1,7 +1,7 @@
 """Native streams: throughput and latency curves, scaling, readers, delay between nodes; with the machine's limits in the same run.
 
 `run(directory, plan)` takes a `Plan`: the full one, or a quick one that runs every scenario in a few minutes. A failed scenario is reported
-with its reason, and the others continue. Loads are processes of `bench.native_load`.
+with its reason, and the others continue. Loads are processes of `bench.streams.native_load`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
-from bench import limits, native_faults, report
-from bench.native_gauges import gauged
+from bench import limits
+from bench.streams import native_faults
+from bench.streams.native_gauges import gauged
+from bench.tools import cluster as cl
+from bench.tools import report
 from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "native", 1, True
@@ -151,7 +153,7 @@ def batch_of(body_bytes: int) -> int:
 def ceiling(plan: Plan) -> dict[str, Any]:
     """The same client with a Log service that stores nothing."""
     port = cl.free_port()
-    server = subprocess.Popen(cl.program("empty_log", str(port)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
+    server = subprocess.Popen(cl.program("tools.empty_log", str(port)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
     try:
         assert server.stdout is not None
         server.stdout.readline()
@@ -247,7 +249,7 @@ def beside_cold(cluster: LocalCluster, leads: str, plan: Plan) -> dict[str, Any]
     most = cl.native_load("produce", target, topic, **times)["messages_per_s"]
     options = {**times, "rate": max(1.0, most / 2)}
     alone = cl.native_load("produce", target, topic, **options)
-    reading = Again(lambda: cl.program("native_load", "consume", "--target", target, "--topic", f"{COLD_TOPIC}-10240"), cluster.data(leads))
+    reading = Again(lambda: cl.program("streams.native_load", "consume", "--target", target, "--topic", f"{COLD_TOPIC}-10240"), cluster.data(leads))
     try:
         beside = cl.native_load("produce", target, topic, **options)
     finally:

@@ -1,6 +1,6 @@
 """The processor time of a leader with and without metrics by topic and consumer group, at a million messages a minute on 1,000 topics.
 
-    python -m bench.observing [--topics 1000] [--rate 16667] [--seconds 60] [--rounds 5] [--directory DIR]
+    python -m bench.alone.observing [--topics 1000] [--rate 16667] [--seconds 60] [--rounds 5] [--directory DIR]
 
 Two clusters of three nodes run side by side, and take the load in turns; each round has one turn of both. In one cluster the metrics are
 scraped every 15 s and exported by OTLP every 60 s. In the other nothing is read, `metrics.series_max` is 0, and the leader does not count
@@ -31,8 +31,8 @@ import grpc
 import grpc.aio
 import uvloop
 
-from bench import cluster as cl
-from bench.load import METADATA, SERVICE, TIMEOUT_S, check, message
+from bench.tools import cluster as cl
+from bench.tools.load import METADATA, SERVICE, TIMEOUT_S, check, message
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 
@@ -229,7 +229,7 @@ def run(directory: Path, topics: int, rate: float, seconds: float, rounds: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.observing", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.alone.observing", description=__doc__)
     parser.add_argument("--topics", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=1e6 / 60, help="messages per second")
     parser.add_argument("--seconds", type=float, default=60, help="of a turn")

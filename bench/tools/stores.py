@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import rocksdict
 
-from bench.page_tree import PageTree
+from bench.tools.page_tree import PageTree
 from ledgermq.proto.entries import layout
 from ledgermq.proto.entries.entry_encoding import encode_messages, host_bytes
 from ledgermq.proto.entries.message_record import decode_record
@@ -378,6 +378,6 @@ def versions() -> dict[str, str]:
         "ledger": f"LedgerMQ {metadata.version('ledgermq')}, entry log, consume queues, key index",
         "database": f"SQLite {sqlite3.sqlite_version}, WAL, synchronous=FULL",
         "leveldb": f"RocksDB by rocksdict {metadata.version('rocksdict')}, defaults, synced batches",
-        "journal": "journal and B+tree index in the manner of KahaDB (bench/stores.py)",
+        "journal": "journal and B+tree index in the manner of KahaDB (bench/tools/stores.py)",
         "memory": "lists and a dictionary, nothing kept",
     }

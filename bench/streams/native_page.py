@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import limits, native_plots, peers
+from bench import limits, peers
+from bench.streams import native_plots
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 PAGE, PLOTS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "plots"
 MARKS = ("<!-- {}: begin -->", "<!-- {}: end -->")
 Row = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""A native producer that outlives leaders: `python -m bench.native_survivor --endpoints HOST:PORT,… --topic NAME …` prints one JSON line.
+"""A native producer that outlives leaders: `python -m bench.streams.native_survivor --endpoints HOST:PORT,… --topic NAME …` prints one JSON line.
 
 Frames have intended times. Whatever happens to a stream, the producer resumes at some node with the same id and epoch, and repeats
 unanswered frames in order. The line contains the times of acknowledgements (CLOCK_MONOTONIC, which all processes share), so the process
@@ -18,8 +18,8 @@ from typing import Any
 import grpc.aio
 import uvloop
 
-from bench.histogram import Histogram, Schedule
-from bench.native_load import CHANNEL, GROUP, METADATA, SERVICE, Bodies, produce_request
+from bench.streams.native_load import CHANNEL, GROUP, METADATA, SERVICE, Bodies, produce_request
+from bench.tools.histogram import Histogram, Schedule
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import FrameBuilder
 
@@ -189,7 +189,7 @@ async def produce(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.native_survivor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.streams.native_survivor", description=__doc__)
     parser.add_argument("--endpoints", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--rate", type=float, default=10_000)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import cluster as cl
+from bench.tools import cluster as cl
 from ledgermq.node.process.local import LocalCluster
 
 SAMPLE_S = 0.25

@@ -1,4 +1,4 @@
-"""The load of an application: `AsyncProducer.send`, one message after the other, `python -m bench.client_load --target … --topic …`.
+"""The load of an application: `AsyncProducer.send`, one message after the other, `python -m bench.tools.client_load --target … --topic …`.
 
 The client itself batches messages that are sent while other frames are in flight. Prints one JSON line; latency runs from the call of
 `send`, with its wait for room, to the acknowledgement.
@@ -14,7 +14,7 @@ from typing import Any
 
 import uvloop
 
-from bench.native_load import Bodies, Meter
+from bench.streams.native_load import Bodies, Meter
 from ledgermq.client import AsyncProducer
 
 BUFFER_BYTES = 2 << 20
@@ -57,7 +57,7 @@ async def work(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.client_load", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.tools.client_load", description=__doc__)
     parser.add_argument("--target", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--body-bytes", type=int, default=100)

@@ -1,6 +1,6 @@
 """Clusters beyond one machine, on paper: 3, 9 and 30 nodes with 3 to 300 broker groups, in racks that may be lost.
 
-`python -m bench.scale` prints the table of docs/sizing.md. Nothing is measured and nothing runs: placement, preferred leaders and
+`python -m bench.alone.scale` prints the table of docs/sizing.md. Nothing is measured and nothing runs: placement, preferred leaders and
 balance are those of the product over simulated metadata, a leader's packets are counted on a Raft core at rest, and periods are the
 constants of the code. So the table is the same on every machine.
 """

@@ -18,8 +18,8 @@ from typing import cast
 import grpc.aio
 import uvloop
 
-from bench.load import METADATA, SERVICE, requests
-from bench.report import percentile
+from bench.tools.load import METADATA, SERVICE, requests
+from bench.tools.report import percentile
 from ledgermq.proto import messaging_pb2 as pb
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -1,6 +1,6 @@
 """The processor time of a commit by stage, for commits of one entry to many, in one warm process without syncs, network and turns.
 
-    python -m bench.commit_stages [--sizes 1,8,16,32,64,1000] [--body 100] [--queues 8]
+    python -m bench.alone.commit_stages [--sizes 1,8,16,32,64,1000] [--body 100] [--queues 8]
 
 Both replicas have real files. The leader encodes, assigns queue offsets, seals and appends, reads back and applies; the follower verifies
 the same bytes, appends, reads back and applies. The figures are lower quartiles in microseconds of processor time per commit; to compare

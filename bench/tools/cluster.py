@@ -16,12 +16,12 @@ from typing import Any, cast
 
 import grpc
 
-from bench import report
+from bench.tools import report
 from ledgermq.node.process.local import LocalCluster, config_of, free_ports
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 
 GROUP = "g1"
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 ERROR_CHARACTERS = 400
 MOVES_MAX = 3
@@ -113,13 +113,13 @@ def program(module: str, *arguments: str) -> list[str]:
 
 def load(what: str, target: str, topic: str, *more: str, timeout_s: float = 300) -> dict[str, Any]:
     """Run the load generator in its own process; returns its result."""
-    command = program("load", what, "--target", target, "--topic", topic, *more)
+    command = program("tools.load", what, "--target", target, "--topic", topic, *more)
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=timeout_s, check=True, cwd=ROOT, text=True)
     return cast("dict[str, Any]", json.loads(done.stdout))
 
 
 def native_load(what: str, target: str, topic: str, **options: Any) -> dict[str, Any]:
-    """Run the load generator of native streams in its own process; returns its result. Options are those of `bench.native_load`."""
+    """Run the load generator of native streams in its own process; returns its result. Options are those of `bench.streams.native_load`."""
     command = native_command(what, target, topic, **options)
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=ROOT)
     if done.returncode:
@@ -143,7 +143,7 @@ def native_command(what: str, target: str, topic: str, **options: Any) -> list[s
     words = []
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
-    return program("native_load", what, "--target", target, "--topic", topic, *words)
+    return program("streams.native_load", what, "--target", target, "--topic", topic, *words)
 
 
 def fill(cluster: LocalCluster, topic: str, messages: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The load generator: a lean `grpc.aio` client in its own process that uses the official protocol with our stubs.
 
-`python -m bench.load send|fill|receive|lease|deliver|poll|read --target HOST:PORT --topic NAME …` prints one JSON line. Requests are built
-before the clock starts; answers are parsed and checked, so only acknowledged messages count.
+`python -m bench.tools.load send|fill|receive|lease|deliver|poll|read --target HOST:PORT --topic NAME …` prints one JSON line. Requests are
+built before the clock starts; answers are parsed and checked, so only acknowledged messages count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import grpc.aio
 import uvloop
 
-from bench.report import percentile
+from bench.tools.report import percentile
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 
@@ -394,7 +394,7 @@ async def work(options: argparse.Namespace) -> dict[str, float]:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(prog="python -m bench.load", description=__doc__)
+    out = argparse.ArgumentParser(prog="python -m bench.tools.load", description=__doc__)
     out.add_argument("what", choices=WORK)
     out.add_argument("--target", required=True)
     out.add_argument("--topic", required=True)
