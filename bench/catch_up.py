@@ -83,7 +83,8 @@ def catch_up(cluster: LocalCluster, late: str, held: int, missed: int, rate: flo
     """Start the follower under load, watch its log grow, and end the load when it has everything it missed."""
     target = cl.address(cluster, cl.leader(cluster))
     arguments = ("--target", target, "--topic", TOPIC, *at_rate(rate), "--limit", str(round(rate * 2 * WITHIN_S)), "--steered")
-    load = subprocess.Popen(cl.program("tools.load", "send", *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
+    command = cl.program("tools.load", "send", *arguments)
+    load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
     try:
         assert load.stdin is not None and load.stdout is not None
         cluster.start(late)

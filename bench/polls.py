@@ -34,7 +34,8 @@ def run(directory: Path) -> dict[str, Any]:
         time.sleep(3)
         before = resident(cluster)
         at = ("--target", cl.address(cluster, leads), "--topic", TOPIC, "--window", str(POLLS), "--rate", str(POLLS / OPENING_S))
-        load = subprocess.Popen(cl.program("tools.load", "poll", *at), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
+        command = cl.program("tools.load", "poll", *at)
+        load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
         try:
             assert load.stdout is not None and load.stdout.readline() == "open\n", "the polls did not open"
             time.sleep(1)

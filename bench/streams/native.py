@@ -153,7 +153,8 @@ def batch_of(body_bytes: int) -> int:
 def ceiling(plan: Plan) -> dict[str, Any]:
     """The same client with a Log service that stores nothing."""
     port = cl.free_port()
-    server = subprocess.Popen(cl.program("tools.empty_log", str(port)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
+    command = cl.program("tools.empty_log", str(port))
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
     try:
         assert server.stdout is not None
         server.stdout.readline()
@@ -249,7 +250,8 @@ def beside_cold(cluster: LocalCluster, leads: str, plan: Plan) -> dict[str, Any]
     most = cl.native_load("produce", target, topic, **times)["messages_per_s"]
     options = {**times, "rate": max(1.0, most / 2)}
     alone = cl.native_load("produce", target, topic, **options)
-    reading = Again(lambda: cl.program("streams.native_load", "consume", "--target", target, "--topic", f"{COLD_TOPIC}-10240"), cluster.data(leads))
+    cold = f"{COLD_TOPIC}-10240"
+    reading = Again(lambda: cl.program("streams.native_load", "consume", "--target", target, "--topic", cold), cluster.data(leads))
     try:
         beside = cl.native_load("produce", target, topic, **options)
     finally:

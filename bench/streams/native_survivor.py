@@ -1,4 +1,6 @@
-"""A native producer that outlives leaders: `python -m bench.streams.native_survivor --endpoints HOST:PORT,… --topic NAME …` prints one JSON line.
+"""A native producer that outlives leaders, and prints one JSON line.
+
+    python -m bench.streams.native_survivor --endpoints HOST:PORT,… --topic NAME …
 
 Frames have intended times. Whatever happens to a stream, the producer resumes at some node with the same id and epoch, and repeats
 unanswered frames in order. The line contains the times of acknowledgements (CLOCK_MONOTONIC, which all processes share), so the process

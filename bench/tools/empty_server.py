@@ -1,4 +1,6 @@
-"""The ceiling of a client: a server of the official protocol that stores nothing and answers at once. `python -m bench.tools.empty_server PORT`.
+"""The ceiling of a client: a server of the official protocol that stores nothing and answers at once.
+
+    python -m bench.tools.empty_server PORT
 
 Prints `ready` when it listens, and ends with its standard input.
 """

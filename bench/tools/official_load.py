@@ -1,4 +1,6 @@
-"""The unmodified official Python client in its own process: `python -m bench.tools.official_load ENDPOINTS TOPIC SECONDS` prints one JSON line.
+"""The unmodified official Python client in its own process, which prints one JSON line.
+
+    python -m bench.tools.official_load ENDPOINTS TOPIC SECONDS
 
 `send_async` with a window of 64 and bodies of 100 bytes; a send that raises ends the measurement.
 """
