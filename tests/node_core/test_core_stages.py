@@ -77,7 +77,8 @@ class EveryStage(Group):
         for _ in range(group_module._PASSES_PER_TURN):
             self.leader.expire(now_ns)
             self._refuse_when_short(turn)
-            proposed = (self.leader.has_work() and self._propose(turn)) | self.member_records.append(turn, serving=self.leader.serving)
+            proposed = self.leader.has_work() and self._propose(turn)
+            proposed |= self.member_records.append(turn, serving=self.leader.serving, full=self._writes_refused)
             if self.leader.wants_commit():
                 self.replicator.request_flush()
             self._reads.ask(now_ns)

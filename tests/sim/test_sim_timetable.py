@@ -76,7 +76,7 @@ def test_what_the_log_contradicts_is_a_violation(visible: tuple[int, ...], told:
 
 def test_a_run_waits_for_what_is_to_come() -> None:
     """But not for what a clock that ran ahead holds back."""
-    found, timers = acknowledged(), Timers()
+    found, timers = acknowledged(), Timers(lambda topic, queue: 0)
     assert not found.waits(timers, 0)
     timers.counts["stored"] = 1
     assert found.waits(timers, 0)

@@ -434,7 +434,7 @@ def test_an_older_program_is_judged_by_the_watermarks_of_the_leader(stage: Any) 
 def test_the_disk_of_a_node_is_what_its_present_groups_find(stage: Any) -> None:
     """A log without room does not count any more when its group has left; a disk above the last watermark counts without any group."""
     one = stage(files=0)
-    one.driver.group.group.log_full += 1
+    one.driver.group.group.log.full += 1
     one.check()
     assert one.retainer.disk == "full"
     left = one.retainer._hosted.pop("g1")
