@@ -37,7 +37,7 @@ CLUSTERS: dict[str, Callable[[Path], Cluster]] = {
     "killed": lambda base: small(base, "one", ()),
     "killed, other": lambda base: small(base, "other", ()),
     "lagging": lambda base: cut_off(20, "n3", from_ms=600, at_ms=900),
-    "failed over": lambda base: cut_off(30, "leader", from_ms=700, at_ms=1600),
+    "failed over": lambda base: cut_off(81, "leader", from_ms=700, at_ms=2200),
 }
 """How the cluster ended whose directories are damaged."""
 
@@ -173,8 +173,8 @@ def test_the_end_of_the_log_is_not_cut_off_when_all_replicas_lost_it(stopped: Tr
     assert all(attempt.after[path] == changes[path] for path in changes)
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("file", [2, 1, 6])
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("file", [2, 1])
 def test_what_a_former_leader_alone_held_is_given_back_by_nobody(file: int, trials: Callable[[str], Trial]) -> None:
     """Its log files have the names of the others' and begin and end with other entries: theirs are made whole without it, and it without
     them."""
@@ -183,7 +183,7 @@ def test_what_a_former_leader_alone_held_is_given_back_by_nobody(file: int, tria
     for one in trial.replicas:
         name = f"{file * one.data_bytes:020d}"
         inside = [entry for entry in one.entries if entry.path.endswith(name)]
-        for entry in (inside[0], inside[len(inside) // 2], inside[-1]) if inside else ():
+        for entry in (inside[0], inside[len(inside) // 2], inside[-1]):
             judge(trial, flipped(trial.image, entry.path, entry.at + 37), 2 if one is former else 0)
 
 

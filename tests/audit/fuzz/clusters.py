@@ -216,6 +216,6 @@ HEALTHY: dict[str, Make] = {
     "at rest": lambda: at_rest(5, steps=300),
     "trimmed": lambda: at_rest(114, steps=1400, kinds=("trim",)),
     "lagging": lambda: cut_off(20, "n3", from_ms=600, at_ms=900),
-    "failed over": lambda: cut_off(30, "leader", from_ms=700, at_ms=1600),
+    "failed over": lambda: cut_off(81, "leader", from_ms=700, at_ms=2200),
 }
 """The clusters that the fuzzer damages. An audit of an undamaged one reports nothing."""
