@@ -257,6 +257,7 @@ class Medium:
                 raise store.log.fenced
             return self._life(store, clock_ns, chance, boot_id, truth, thread)
         except BaseException:
+            # Also when the process is killed in between: its files must be free for the next one.
             store.abandon()
             raise
 

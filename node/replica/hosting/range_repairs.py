@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from ledgermq.node.broker.plan import NEVER_NS
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
@@ -18,7 +19,6 @@ from ledgermq.node.runtime.logs import get_logger
 
 PACKETS_MAX = 256
 """At most this many packets wait for the next step. Older ones are dropped, and the repair requests them again."""
-_NEVER_NS = 1 << 62
 
 log = get_logger()
 
@@ -52,7 +52,7 @@ class RangeRepairs:
         """The repair that was aborted while one of its steps ran."""
         self._answer: Future[RangePut] = Future()
         self.step: Future[RebuildOutput] | None = None
-        self._step_at_ns = _NEVER_NS
+        self._step_at_ns = NEVER_NS
         self._packets: list[tuple[str, PeerPacket]] = []
 
     @property
@@ -61,7 +61,7 @@ class RangeRepairs:
 
     @property
     def wake_at_ns(self) -> int:
-        return self._step_at_ns if self.repair is not None and self.step is None else _NEVER_NS
+        return self._step_at_ns if self.repair is not None and self.step is None else NEVER_NS
 
     def begin(self, repair: RangeRepair, now_ns: int) -> Future[RangePut]:
         """Begin a repair. Only allowed while none is in progress (`busy`)."""

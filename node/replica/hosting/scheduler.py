@@ -21,6 +21,7 @@ from typing import Any
 
 from ledgermq.node.broker.calls.outcome import Call
 from ledgermq.node.broker.group import TurnOutput
+from ledgermq.node.broker.plan import NEVER_NS
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES, BatchGate
 from ledgermq.node.replica.hosting.ports import Driver, EngineGroup
@@ -29,7 +30,6 @@ from ledgermq.raft.config import MS
 
 # A pass that took this long leaves the groups that it has not reached to the next pass.
 SLICE_NS = 10 * MS
-_NEVER_NS = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +76,7 @@ class Scheduler:
         """Whether the driver will call `rested` in any case."""
         self._unreached: list[str] = []
         """Groups that the last pass left to the next one."""
-        self._timer_ns = _NEVER_NS
+        self._timer_ns = NEVER_NS
         """The time for which a pass is ordered; a group may have asked for a later turn since."""
         self._idle: Callable[[], None] | None = None
         """Set by `finish`: no more turns except for ended syncs; called when no sync runs."""
@@ -226,7 +226,7 @@ class Scheduler:
 
     def _order_next(self, now_ns: int) -> None:
         """See to the next pass: at once if there is something to do, or when the first timer is due."""
-        at_ns = _NEVER_NS
+        at_ns = NEVER_NS
         for seat in self.seats.values():
             if self._is_due(seat, now_ns):
                 self.pass_soon()
@@ -245,5 +245,5 @@ class Scheduler:
 
     def time_is_up(self) -> None:
         """The time of the last `pass_at` has come, and what had arrived until then was put."""
-        self._timer_ns = _NEVER_NS
+        self._timer_ns = NEVER_NS
         self.pass_soon()
