@@ -301,7 +301,7 @@ class _Group:
 
     def _wanted(self, case: _Case, entries: Entries, replaced: bool) -> Wanted:
         one = case.replica
-        size, marked = one.sizes[0], -1 if one.mark is None else one.mark.index
+        size, marked = one.sizes[0], -1 if one.mark is None or one.mark.end_pos <= entries.base else one.mark.index
         if replaced:
             followed = entries.last is not None and entries.last < self._compared
             last = entries.last if followed and entries.last is not None else self._compared
@@ -312,7 +312,7 @@ class _Group:
             later = any(base > entries.base and _begins(one, base) for base in _bases(one))
             followed = later or (one.mark is not None and one.mark.end_pos > entries.base + size)
             last = max(marked, present, entries.low if followed else -1)
-        return Wanted(one, last, self._compared, followed, replaced, self._seals.get(entries.base), case.why(entries.base))
+        return Wanted(one, last, self._compared, followed, replaced, self._seals.get(entries.base), case.why(entries.base), marked)
 
     def _members(self, owner: Replica) -> list[Replica]:
         """The replicas that may supply entries. A directory that was given twice, or is not a member, is not used."""

@@ -49,6 +49,9 @@ class Wanted:
     replaced: bool
     seal: str | None
     why: str
+    marked: int
+    """The entry that the owner's synced mark names, −1 if the mark ends before this file. An index alone does not tell: other replicas
+    may follow another history, and have entries below that index here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ class _Splice:
             return picks
         if first <= wanted.compared and first - entries.low < self._parted:
             raise Undecided(f"no replica holds entry {first} as the chain of a majority proves it")
-        marked = -1 if wanted.owner.mark is None else wanted.owner.mark.index
+        marked = wanted.marked
         if first <= marked and first > entries.high and not wanted.followed and not wanted.replaced:
             raise Undecided(f"the synced mark names entry {marked}, and no replica holds entry {first}")
         if wanted.followed or (first <= marked and not wanted.replaced):

@@ -187,6 +187,17 @@ def test_what_a_former_leader_alone_held_is_given_back_by_nobody(file: int, tria
             judge(trial, flipped(trial.image, entry.path, entry.at + 37), 2 if one is former else 0)
 
 
+def test_the_empty_file_behind_the_end_of_another_history_is_zero_again(trials: Callable[[str], Trial]) -> None:
+    """The other replicas have entries in the file of that name, with lower indexes than the former leader's synced mark names."""
+    trial = trials("failed over")
+    former = max(trial.replicas, key=lambda one: one.entries[-1].index)
+    behind = f"{int(former.entries[-1].path[-20:]) + former.data_bytes:020d}"
+    assert any(entry.path.endswith(behind) for one in trial.replicas for entry in one.entries)
+    path = f"{former.log}/data/{behind}"
+    assert not any(trial.image[path])
+    judge(trial, flipped(trial.image, path, 3780), 0)
+
+
 def test_derived_files_are_left_alone_beside_a_log_that_stays_damaged(stopped: Trial) -> None:
     """They could not be made again. Files of the log that can be mended are."""
     image, changes = stopped.image, everywhere(stopped, "raft", "inner", 5)
