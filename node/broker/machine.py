@@ -226,6 +226,8 @@ class Machine(Places):
         self._queues.raise_minimums(max(record.begin_pos, self.begin_pos))
         self.retained.apply_trim(index, effects.store_ms(index), record)
         effects.vanished.extend(self._forget_lite_topics())
+        # Before the cursors rise: the order in which leases lapse is part of the format.
+        self.lite.topics_vanished(effects)
         for part in self._parts:
             part.trimmed(effects)
 

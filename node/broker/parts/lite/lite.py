@@ -92,7 +92,7 @@ class LiteSets(StatePart):
 
     RECORDS: ClassVar[Takers] = {LiteRecord: take_record}
 
-    def trimmed(self, effects: Effects) -> None:
+    def topics_vanished(self, effects: Effects) -> None:
         """The positions in vanished lite topics vanish with them, except those of groups in which a client reads from them."""
         gone = set(effects.vanished)
         if gone:
