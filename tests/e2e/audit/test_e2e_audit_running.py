@@ -108,6 +108,7 @@ def leaders_change(cluster: LocalCluster) -> Iterator[None]:
 
 
 @pytest.mark.verify
+@pytest.mark.quiet
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("pure", ["0", "1"], ids=["compiled", "python"])
 def test_audits_pass_under_full_load(tmp_path: Path, pure: str) -> None:
