@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ledgermq.sim.cluster import SECOND
 from ledgermq.sim.faults import schedule
-from ledgermq.sim.world import World
+from ledgermq.sim.runs.cluster import SECOND
+from ledgermq.sim.runs.world import World
 
 NAME = "sim_speed"
 RUNS = 3

@@ -20,9 +20,9 @@ from ledgermq.node.replica.hosting.ports import Broken, Driver, State
 from ledgermq.node.replica.hosting.scheduler import Scheduler, Seat
 from ledgermq.node.replica.hosting.shipping_jobs import ShippingJobs
 from ledgermq.node.replica.shipping.shipping import Shipper
-from ledgermq.sim.checkers import Violation
-from ledgermq.sim.network import MS
-from ledgermq.sim.node import Life, Medium
+from ledgermq.sim.checks.checkers import Violation
+from ledgermq.sim.machine.network import MS
+from ledgermq.sim.nodes.node import Life, Medium
 
 WRITE_NS = (MS, 20 * MS)
 """How long a snapshot or a checkpoint waits for the thread that writes it."""

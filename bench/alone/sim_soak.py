@@ -20,10 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.sim import faults_ha, faults_media
-from ledgermq.sim.cases import Case, Ran
-from ledgermq.sim.faults import KNOWN
-from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
+from ledgermq.sim.cli.cases import Case, Ran
+from ledgermq.sim.faults import KNOWN, faults_ha, faults_media
+from ledgermq.sim.machine.settings import SMALL_FILE_BYTES, Settings
 
 STEPS = 5000
 EVERY_S = 30.0

@@ -110,7 +110,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "doctor": ("ledgermq.storage.cli.doctor_commands:doctor", "Measure the disk under a directory and recommend settings."),
     "bench": ("ledgermq.client.cli.bench_commands:bench", "Measure a cluster under load: sends, receives and round trips."),
-    "sim": ("ledgermq.sim.commands:sim", "Simulate a whole cluster on virtual time from a seed."),
+    "sim": ("ledgermq.sim.cli.commands:sim", "Simulate a whole cluster on virtual time from a seed."),
 }
 
 SECTIONS: dict[str, tuple[str, ...]] = {

@@ -1,7 +1,7 @@
 """The disk port: the only way any code of LedgerMQ touches a file of a node directory.
 
-The protocol and its contract live here; `real_disk.py` implements it over POSIX, `ledgermq.sim.disk` over pages that a crash can lose. One
-conformance suite (`tests/disk_conformance.py`) runs on both. This module does not know what the bytes mean.
+The protocol and its contract live here; `real_disk.py` implements it over POSIX, `ledgermq.sim.machine.disk` over pages that a crash can
+lose. One conformance suite (`tests/disk_conformance.py`) runs on both. This module does not know what the bytes mean.
 
 Durability contract: bytes written with `pwrite` or `store` survive a power cut only after `sync` of that file has returned; a created,
 renamed or removed name only after `sync_dir` of its directory. Any subset of unsynced 4096-byte pages may survive, in any order and

@@ -12,7 +12,7 @@ import crc32c
 import pytest
 
 from ledgermq.node.controller.journal import FRAME, HEADER, NAME, Journal, check_header, frame, record_at, scan
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import Damaged, LogFenced, NoSpace, UnknownFormat
 
 DIR = "/n1/controller"

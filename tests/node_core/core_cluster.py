@@ -23,7 +23,7 @@ from ledgermq.node.broker.restoring import restore
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.raft.config import MS, Members, RaftConfig
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.group.store import GroupStore
 from ledgermq.storage.state.identity import mint
 

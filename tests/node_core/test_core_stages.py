@@ -29,9 +29,9 @@ from ledgermq.raft.config import HaRules, Members, Rule
 from ledgermq.raft.core import Core
 from ledgermq.raft.messages import LeaderContact
 from ledgermq.raft.transfer import Cause, Handover
-from ledgermq.sim import node as sim_node
-from ledgermq.sim.cases import Case
-from ledgermq.sim.settings import Settings
+from ledgermq.sim.cli.cases import Case
+from ledgermq.sim.machine.settings import Settings
+from ledgermq.sim.nodes import node as sim_node
 from ledgermq.storage.log.hot_tail import HotTail
 from tests.node_core import core_cluster, core_fakes, core_world
 from tests.node_core.core_fakes import MS, SECOND, Bench, MemoryLog

@@ -17,7 +17,7 @@ from ledgermq.proto.types import HardState
 from ledgermq.raft.core import Core
 from ledgermq.raft.log_state import LogState
 from ledgermq.raft.messages import AppendReply, VoteReply, VoteRequest
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.ports import Buffer, DiskFile
 from ledgermq.storage.state.hard_state import HardStateFile
 from tests.replica.replica_cluster import Node, Trio, messages

@@ -20,7 +20,7 @@ from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Range
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import HANDOVERS, Cause
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from tests.replica.raw_packets import FLAGS, KINDS, header_of, resealed, width
 from tests.replica.replica_cluster import Node, Trio, messages
 

@@ -17,7 +17,7 @@ from ledgermq.proto.entries.ranges import tail_of
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS
 from ledgermq.raft.messages import Append, AppendReply, Extent, VoteRequest
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.group.store import GroupStore
 from ledgermq.storage.state.identity import mint
 from tests.replica.replica_cluster import CLUSTER, CREATED_MS, GROUP, NAMES, Node, Trio, messages

@@ -11,7 +11,7 @@ from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft
 from ledgermq.raft.config import Members
 from ledgermq.raft.messages import NO_INDEX
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.state.identity import mint

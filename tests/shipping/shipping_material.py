@@ -18,7 +18,7 @@ from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.proto.entries.layout import record_columns
 from ledgermq.proto.types import Identity, Range
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import StorageError
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.group.store import GroupStore

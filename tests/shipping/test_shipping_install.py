@@ -11,7 +11,7 @@ import pytest
 
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.proto.types import HardState
-from ledgermq.sim.disk import ForgetfulDisk, Killed
+from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.storage.files.errors import DerivedLost, NoSpace, Unusable
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.group.store import GroupStore

@@ -19,7 +19,7 @@ from ledgermq.node.replica.shipping.shipping import ShipperOutput
 from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, decode
 from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.raft.config import Rule
-from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
+from ledgermq.sim.machine.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.files.errors import LogDamaged, StorageError
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.repair.mending import MARKER

@@ -17,7 +17,7 @@ from ledgermq.node.replica.shipping.repair import repair_needed
 from ledgermq.node.replica.shipping.shipping import Shipper, ShipperOutput
 from ledgermq.node.replica.shipping.shipping_wire import decode, encode
 from ledgermq.proto.types import HardState
-from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
+from ledgermq.sim.machine.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.files.errors import LogDamaged, LogFenced, PromisesLost
 from ledgermq.storage.repair.log_source import Facts
 from tests.example_counts import examples

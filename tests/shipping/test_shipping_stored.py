@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.replica.shipping.installation import Install
-from ledgermq.sim.disk import Killed
+from ledgermq.sim.machine.disk import Killed
 from ledgermq.storage.files.file_digest import file_digest
 from ledgermq.storage.files.mapped_files import file_name
 from ledgermq.storage.group.store import GroupStore

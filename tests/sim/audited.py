@@ -17,10 +17,10 @@ from ledgermq.audit.run.running import RunningCluster
 from ledgermq.client.errors import Unreachable
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
 from ledgermq.proto.records.control import AuditRecord
-from ledgermq.sim.clients import Answer
-from ledgermq.sim.cluster import SECOND, Station
-from ledgermq.sim.node import CLUSTER_ID, CREATED_MS, Life
-from ledgermq.sim.world import World
+from ledgermq.sim.actors.clients import Answer
+from ledgermq.sim.nodes.node import CLUSTER_ID, CREATED_MS, Life
+from ledgermq.sim.runs.cluster import SECOND, Station
+from ledgermq.sim.runs.world import World
 from ledgermq.storage.files import sealed_json
 from ledgermq.storage.keys.key_index import KeyIndex
 from ledgermq.storage.log.log_reader import Limits, LogReader

@@ -19,10 +19,9 @@ from typing import Any
 
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.sim import faults_media
-from ledgermq.sim.faults import FAULTS, KNOWN, schedule
-from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
-from ledgermq.sim.world import World
+from ledgermq.sim.faults import FAULTS, KNOWN, faults_media, schedule
+from ledgermq.sim.machine.settings import SMALL_FILE_BYTES, Settings
+from ledgermq.sim.runs.world import World
 
 STEPS = 2000
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.ports import PAGE_BYTES
 from tests.disk_conformance import DiskConformance, Place
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.sim.bugs import Bug
-from ledgermq.sim.cases import Case
+from ledgermq.sim.cli.cases import Case
 from ledgermq.sim.faults import KNOWN, acting
-from ledgermq.sim.network import MS
-from ledgermq.sim.plan import FaultEvent, Plan, Value
-from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
-from ledgermq.sim.world import World
+from ledgermq.sim.faults.plan import FaultEvent, Plan, Value
+from ledgermq.sim.machine.network import MS
+from ledgermq.sim.machine.settings import SMALL_FILE_BYTES, Settings
+from ledgermq.sim.nodes.bugs import Bug
+from ledgermq.sim.runs.world import World
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "simulator.md").read_text()
 SEEDS = 2000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledgermq.sim.faults import schedule
-from ledgermq.sim.world import World
+from ledgermq.sim.runs.world import World
 from ledgermq.storage.log.log_writer import MODES
 
 

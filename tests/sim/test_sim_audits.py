@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from ledgermq.raft.config import MS
-from ledgermq.sim.clients import Habits
-from ledgermq.sim.cluster import SECOND
+from ledgermq.sim.actors.clients import Habits
 from ledgermq.sim.faults import acting, draw
-from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
-from ledgermq.sim.world import World
+from ledgermq.sim.machine.settings import SMALL_FILE_BYTES, Settings
+from ledgermq.sim.runs.cluster import SECOND
+from ledgermq.sim.runs.world import World
 from tests.sim.audited import Auditing, reasons
 
 STEPS = 100_000

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.sim.clock import Clock
+from ledgermq.sim.checks.outcome import Outcome
 from ledgermq.sim.faults import acting, schedule
-from ledgermq.sim.faults_process import DRIFT_PPM
-from ledgermq.sim.network import MS
-from ledgermq.sim.outcome import Outcome
-from ledgermq.sim.plan import FaultEvent, Plan
-from ledgermq.sim.settings import Settings
-from ledgermq.sim.world import World
+from ledgermq.sim.faults.faults_process import DRIFT_PPM
+from ledgermq.sim.faults.plan import FaultEvent, Plan
+from ledgermq.sim.machine.clock import Clock
+from ledgermq.sim.machine.network import MS
+from ledgermq.sim.machine.settings import Settings
+from ledgermq.sim.runs.world import World
 
 STEPS = 6000
 SEEDS = 6

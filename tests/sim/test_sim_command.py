@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ledgermq.node.runtime.config_example import EXAMPLE
-from ledgermq.sim.commands import sim
+from ledgermq.sim.cli.commands import sim
 
 
 def run(*arguments: str) -> Result:

@@ -9,12 +9,12 @@ import pytest
 
 from ledgermq.node.broker.calls.transaction_calls import UndecidedHalf
 from ledgermq.proto.types import I64
-from ledgermq.sim.cases import Case
-from ledgermq.sim.checkers import Violation
-from ledgermq.sim.decisions import Decisions
-from ledgermq.sim.histories import Histories, QueueKey
-from ledgermq.sim.node import RECORD_BODY_AT
-from ledgermq.sim.settings import Settings
+from ledgermq.sim.checks.checkers import Violation
+from ledgermq.sim.checks.histories import Histories, QueueKey
+from ledgermq.sim.cli.cases import Case
+from ledgermq.sim.machine.settings import Settings
+from ledgermq.sim.nodes.node import RECORD_BODY_AT
+from ledgermq.sim.runs.decisions import Decisions
 
 KEY: QueueKey = ("t", 0)
 

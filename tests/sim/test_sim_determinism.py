@@ -8,7 +8,7 @@ import sys
 
 RUN = """
 from ledgermq.sim.faults import FAULTS, schedule
-from ledgermq.sim.world import World
+from ledgermq.sim.runs.world import World
 outcome = World(5, file_bytes=8 << 10).run(1500, schedule((*FAULTS, "trim", "transfer", "kill-inside")))
 print(outcome)
 """

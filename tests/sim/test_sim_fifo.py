@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.sim.checkers import Violation
+from ledgermq.sim.checks.checkers import Violation
+from ledgermq.sim.checks.message_groups import MessageGroup
 from ledgermq.sim.faults import schedule
-from ledgermq.sim.message_groups import MessageGroup
-from ledgermq.sim.world import World
+from ledgermq.sim.runs.world import World
 
 SEEDS = 12
 

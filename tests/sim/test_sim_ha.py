@@ -8,18 +8,18 @@ import pytest
 
 from ledgermq.raft.config import Rule
 from ledgermq.raft.member_changes import MemberChanges
-from ledgermq.sim.appointing import STEPS
-from ledgermq.sim.bugs import Bug
-from ledgermq.sim.cluster import SECOND
+from ledgermq.sim.actors.appointing import STEPS
+from ledgermq.sim.checks.outcome import Outcome
 from ledgermq.sim.faults import acting, schedule
-from ledgermq.sim.faults_ha import HOW, KINDS, STAGES
-from ledgermq.sim.faults_kind import leaders
-from ledgermq.sim.faults_media import files
-from ledgermq.sim.network import MS
-from ledgermq.sim.outcome import Outcome
-from ledgermq.sim.plan import FaultEvent, Plan, Value
-from ledgermq.sim.settings import Settings
-from ledgermq.sim.world import World
+from ledgermq.sim.faults.faults_ha import HOW, KINDS, STAGES
+from ledgermq.sim.faults.faults_kind import leaders
+from ledgermq.sim.faults.faults_media import files
+from ledgermq.sim.faults.plan import FaultEvent, Plan, Value
+from ledgermq.sim.machine.network import MS
+from ledgermq.sim.machine.settings import Settings
+from ledgermq.sim.nodes.bugs import Bug
+from ledgermq.sim.runs.cluster import SECOND
+from ledgermq.sim.runs.world import World
 from ledgermq.storage.files.ports import PAGE_BYTES
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure

@@ -11,10 +11,10 @@ from ledgermq.node.broker.calls.consumer_calls import Handle, Lease
 from ledgermq.node.broker.calls.read_calls import Peeked
 from ledgermq.node.broker.calls.send_calls import Produced
 from ledgermq.proto.types import I64
-from ledgermq.sim.checkers import Violation
-from ledgermq.sim.clients import FIFO, NORMAL
-from ledgermq.sim.histories import Histories, QueueKey
-from ledgermq.sim.world import World
+from ledgermq.sim.actors.clients import FIFO, NORMAL
+from ledgermq.sim.checks.checkers import Violation
+from ledgermq.sim.checks.histories import Histories, QueueKey
+from ledgermq.sim.runs.world import World
 
 KEY: QueueKey = ("t", 0)
 

@@ -6,10 +6,10 @@ import pytest
 
 from ledgermq.node.broker.parts.retention.retained import Retained
 from ledgermq.proto.records.control import SealRecord
-from ledgermq.sim.bugs import Bug
-from ledgermq.sim.cases import Case
-from ledgermq.sim.checkers import Violation
-from ledgermq.sim.truth import Truth
+from ledgermq.sim.checks.checkers import Violation
+from ledgermq.sim.checks.truth import Truth
+from ledgermq.sim.cli.cases import Case
+from ledgermq.sim.nodes.bugs import Bug
 from tests.sim.test_planted_bugs import SMALL
 
 KINDS = ("seal", "seal", "kill", "power-cut")

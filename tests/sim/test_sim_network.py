@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ledgermq.sim.network import MS, Network, Weather, around, between, bridge, ring
+from ledgermq.sim.machine.network import MS, Network, Weather, around, between, bridge, ring
 
 FIVE = ["a", "b", "c", "d", "e"]
 

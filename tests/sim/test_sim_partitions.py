@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from ledgermq.proto.types import Role
-from ledgermq.sim.clients import Habits
-from ledgermq.sim.network import MS, Link, around, between
-from ledgermq.sim.world import World
+from ledgermq.sim.actors.clients import Habits
+from ledgermq.sim.machine.network import MS, Link, around, between
+from ledgermq.sim.runs.world import World
 
 BEGIN_MS, CUT_MS, HEAL_MS, SETTLED_MS, END_MS = 1500, 3500, 5000, 6000, 8000
 EVEN = Habits(round_ns=(299 * MS, 301 * MS), messages_a_send=(50, 51), reads=0, forgets=0, prolongs=0)

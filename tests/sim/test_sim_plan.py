@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.sim.faults import KNOWN, acting, draw, schedule
-from ledgermq.sim.plan import FaultEvent, Plan, PlanError
-from ledgermq.sim.world import World
+from ledgermq.sim.faults.plan import FaultEvent, Plan, PlanError
+from ledgermq.sim.runs.world import World
 
 NAMES = ("n1", "n2", "n3")
 VALUES = st.integers(-(1 << 62), 1 << 62) | st.floats(allow_nan=False) | st.text() | st.booleans()

@@ -9,11 +9,11 @@ import pytest
 
 from ledgermq.node.replica.retention.scrub import Differs, Scrubber
 from ledgermq.proto.records.control import SealRecord
-from ledgermq.sim.cluster import SECOND, Station
-from ledgermq.sim.faults_media import files
-from ledgermq.sim.network import MS
-from ledgermq.sim.node import Life
-from ledgermq.sim.world import World
+from ledgermq.sim.faults.faults_media import files
+from ledgermq.sim.machine.network import MS
+from ledgermq.sim.nodes.node import Life
+from ledgermq.sim.runs.cluster import SECOND, Station
+from ledgermq.sim.runs.world import World
 from ledgermq.storage.files.errors import LogDamaged
 from ledgermq.storage.files.file_digest import file_digest
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.sim import faults_ha
-from ledgermq.sim.cluster import NATIVES_EVERY
-from ledgermq.sim.faults import FAULTS, KNOWN, acting, schedule
-from ledgermq.sim.network import MS
-from ledgermq.sim.plan import FaultEvent, Plan
-from ledgermq.sim.settings import SMALL_FILE_BYTES
-from ledgermq.sim.world import World
+from ledgermq.sim.faults import FAULTS, KNOWN, acting, faults_ha, schedule
+from ledgermq.sim.faults.plan import FaultEvent, Plan
+from ledgermq.sim.machine.network import MS
+from ledgermq.sim.machine.settings import SMALL_FILE_BYTES
+from ledgermq.sim.runs.cluster import NATIVES_EVERY
+from ledgermq.sim.runs.world import World
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 

@@ -12,7 +12,7 @@ from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import load
 from ledgermq.node.runtime.config_sections import Flush, Raft
 from ledgermq.raft.config import MS
-from ledgermq.sim.settings import FILE_BYTES, FILE_BYTES_MAX, Settings, SettingsError, read
+from ledgermq.sim.machine.settings import FILE_BYTES, FILE_BYTES_MAX, Settings, SettingsError, read
 
 BY_HAND = """
 node: b

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.sim.bugs import Bug
-from ledgermq.sim.cases import Case, Ran
-from ledgermq.sim.checkers import Violation
-from ledgermq.sim.outcome import Outcome
-from ledgermq.sim.plan import FaultEvent, Plan, PlanError
-from ledgermq.sim.settings import Settings
-from ledgermq.sim.shrink import shrink
+from ledgermq.sim.checks.checkers import Violation
+from ledgermq.sim.checks.outcome import Outcome
+from ledgermq.sim.cli.cases import Case, Ran
+from ledgermq.sim.cli.shrink import shrink
+from ledgermq.sim.faults.plan import FaultEvent, Plan, PlanError
+from ledgermq.sim.machine.settings import Settings
+from ledgermq.sim.nodes.bugs import Bug
 
 SECOND = 1_000_000_000
 

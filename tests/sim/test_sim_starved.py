@@ -11,9 +11,9 @@ import pytest
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Timing
 from ledgermq.sim.faults import acting
-from ledgermq.sim.network import MS
-from ledgermq.sim.plan import FaultEvent, Plan
-from ledgermq.sim.world import World
+from ledgermq.sim.faults.plan import FaultEvent, Plan
+from ledgermq.sim.machine.network import MS
+from ledgermq.sim.runs.world import World
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 

@@ -7,10 +7,10 @@ import pytest
 
 from ledgermq.proto.entries.layout import prefixes
 from ledgermq.sim.faults import acting, draw
-from ledgermq.sim.faults_process import MINUTE_MS, YEAR_MS
-from ledgermq.sim.network import MS
-from ledgermq.sim.plan import FaultEvent, Plan
-from ledgermq.sim.world import World
+from ledgermq.sim.faults.faults_process import MINUTE_MS, YEAR_MS
+from ledgermq.sim.faults.plan import FaultEvent, Plan
+from ledgermq.sim.machine.network import MS
+from ledgermq.sim.runs.world import World
 
 OTHERS = ("kill-leader", "kill-all", "power-cut", "isolate", "rolling-restart")
 

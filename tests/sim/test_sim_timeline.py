@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgermq.sim.timeline import WIDTH, draw, explain
+from ledgermq.sim.cli.timeline import WIDTH, draw, explain
 
 SECOND = 1_000_000_000
 

@@ -12,9 +12,9 @@ from ledgermq.node.broker.parts.timers.timers import Timers, Watermark
 from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.entry_sealing import make_range, seal
 from ledgermq.proto.types import I64, Draft, Range
-from ledgermq.sim.checkers import Violation
-from ledgermq.sim.histories import Histories, QueueKey
-from ledgermq.sim.timetable import Timetable
+from ledgermq.sim.checks.checkers import Violation
+from ledgermq.sim.checks.histories import Histories, QueueKey
+from ledgermq.sim.checks.timetable import Timetable
 
 KEY: QueueKey = ("t", 0)
 STORED_MS = 500

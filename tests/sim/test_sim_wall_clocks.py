@@ -15,14 +15,14 @@ from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.entry_sealing import make_range, seal
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import MS
-from ledgermq.sim.bugs import Bug, FollowsItself
-from ledgermq.sim.checkers import Violation
+from ledgermq.sim.checks.checkers import Violation
+from ledgermq.sim.checks.outcome import Outcome
+from ledgermq.sim.checks.wall_clocks import MAX_OFFSET_MS, WallClocks
 from ledgermq.sim.faults import acting
-from ledgermq.sim.outcome import Outcome
-from ledgermq.sim.plan import FaultEvent, Plan
-from ledgermq.sim.settings import Settings
-from ledgermq.sim.wall_clocks import MAX_OFFSET_MS, WallClocks
-from ledgermq.sim.world import World
+from ledgermq.sim.faults.plan import FaultEvent, Plan
+from ledgermq.sim.machine.settings import Settings
+from ledgermq.sim.nodes.bugs import Bug, FollowsItself
+from ledgermq.sim.runs.world import World
 from tests.node_core.core_fakes import draft
 
 SECOND = 1000 * MS

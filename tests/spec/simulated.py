@@ -9,12 +9,12 @@ from unittest.mock import patch
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.raft.config import Rule
 from ledgermq.raft.ha_control import Appointment, HaRequest
-from ledgermq.sim import node as sim_node
-from ledgermq.sim.bugs import Bug, replica_type
-from ledgermq.sim.cases import Case
+from ledgermq.sim.checks.outcome import Outcome
+from ledgermq.sim.cli.cases import Case
 from ledgermq.sim.faults import acting
-from ledgermq.sim.outcome import Outcome
-from ledgermq.sim.world import World
+from ledgermq.sim.nodes import node as sim_node
+from ledgermq.sim.nodes.bugs import Bug, replica_type
+from ledgermq.sim.runs.world import World
 from tests.spec.recorder import Event, appointment_object, recorded, request_object
 from tests.spec.traces import Observed, finished_turns, observed, without_heartbeats
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ledgermq.sim.bugs import Bug
-from ledgermq.sim.cases import Case
-from ledgermq.sim.settings import Settings
+from ledgermq.sim.cli.cases import Case
+from ledgermq.sim.machine.settings import Settings
+from ledgermq.sim.nodes.bugs import Bug
 from tests.spec import models, simulated, tlc
 from tests.spec.traces import Observed, finished_turns
 

@@ -13,7 +13,7 @@ import numpy as np
 from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.keys.key_index import KeyIndex
 from ledgermq.storage.keys.lookup import Lookup

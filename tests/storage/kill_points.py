@@ -19,7 +19,7 @@ from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.proto.entries.entry_sealing import chain_crc_at
 from ledgermq.proto.entries.layout import HEADER_BYTES, record_columns
 from ledgermq.proto.types import HardState, Identity
-from ledgermq.sim.disk import ForgetfulDisk, Killed
+from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.storage.files.errors import DerivedLost
 from ledgermq.storage.files.ports import Buffer, DiskFile
 from ledgermq.storage.group.store import GroupStore

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ledgermq.proto.types import I32
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.keys.bloom import HEADER_BYTES, Bloom, StoredBloom
 
 KEYS = 20_000

@@ -11,7 +11,7 @@ import pytest
 
 from ledgermq.proto.entries.key_columns import key_hash
 from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
-from ledgermq.sim.disk import ForgetfulDisk, Killed
+from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.storage.files.errors import Damaged, NoSpace
 from ledgermq.storage.keys import key_file, key_index
 from ledgermq.storage.keys.key_index import KeyIndex, name_of

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from ledgermq.proto.types import HardState
-from ledgermq.sim.disk import ForgetfulDisk, Killed
+from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.storage.files.slots import SlotFile
 from tests.storage.key_material import KeyLog, official_files
 from tests.storage.kill_points import DIVISIBLE, Act, KillDisk, Owner, Promises, after_power_cut, crashes, prepared, run, verify

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files import mapped_files, memory
 from ledgermq.storage.files.mapped_files import COLD_SWEEPS, MAPS_MAX, SWEEP_EVERY, MappedFiles, Warmth, file_name
 from ledgermq.storage.files.ports import PAGE_BYTES, Disk, DiskFile

@@ -12,7 +12,7 @@ import pytest
 
 from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.proto.types import SyncedMark
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files import mapped_files
 from ledgermq.storage.files.errors import Damaged, NoSpace
 from ledgermq.storage.files.mapped_files import file_name

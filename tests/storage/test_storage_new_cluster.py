@@ -21,7 +21,7 @@ from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.names import RAFT_TOPIC
 from ledgermq.proto.records import control
 from ledgermq.proto.types import HardState, Identity
-from ledgermq.sim.disk import ForgetfulDisk, Killed
+from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.storage.backups.backup import backup
 from ledgermq.storage.backups.backup_manifest import Refused
 from ledgermq.storage.backups.restore import restore

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import pytest
 
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from tests.storage.kill_points import run, verify
 from tests.storage.test_storage_kill_points import SCENARIOS
 

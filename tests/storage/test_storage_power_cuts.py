@@ -12,7 +12,7 @@ import pytest
 
 from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.proto.types import HardState, Identity
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import LogFenced
 from ledgermq.storage.files.ports import PAGE_BYTES
 from ledgermq.storage.files.real_disk import RealDisk

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ledgermq.proto.records.repair_plan import DirectoryRepair, FileRepair, MarkRepair, Piece
-from ledgermq.sim.disk import ForgetfulDisk, Killed
+from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.storage.files.errors import Damaged, LogDamaged, NoSpace, Unusable
 from ledgermq.storage.repair.mending import MARKER
 from ledgermq.storage.repair.replacing import FENCE, SourceChanged, carry_out

@@ -12,7 +12,7 @@ import pytest
 
 from ledgermq.proto.entries.layout import record_columns
 from ledgermq.proto.types import HardState, Identity
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import LogFenced, NoSpace, PromisesLost, StorageError, UnknownFormat, Unusable
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.group import store

@@ -10,7 +10,7 @@ import pytest
 
 from ledgermq.audit.cli.report import for_repair
 from ledgermq.audit.run.jobs import Audit, audit
-from ledgermq.sim.settings import Settings
+from ledgermq.sim.machine.settings import Settings
 from tests.audit.damage_cases import NODES, flip
 from tests.audit.fuzz.clusters import interrupted
 from tests.audit.log_writer import CREATED, RAFT, Message, Writer, election

@@ -19,11 +19,11 @@ from ledgermq.audit.run.jobs import Audit, audit_running
 from ledgermq.audit.run.running import RunningCluster
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS
-from ledgermq.sim.clients import Habits
-from ledgermq.sim.cluster import SECOND
-from ledgermq.sim.node import Life
-from ledgermq.sim.settings import Settings
-from ledgermq.sim.world import World
+from ledgermq.sim.actors.clients import Habits
+from ledgermq.sim.machine.settings import Settings
+from ledgermq.sim.nodes.node import Life
+from ledgermq.sim.runs.cluster import SECOND
+from ledgermq.sim.runs.world import World
 from tests.audit.served import Frozen, Here, Image, Point, connected
 from tests.sim.audited import Auditing, SimulatedNode, pass_time, reasons
 

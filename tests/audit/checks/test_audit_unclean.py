@@ -12,8 +12,8 @@ from ledgermq.audit.rules import BIT_ROT, TORN_TAIL
 from ledgermq.audit.run.jobs import Audit, audit
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.sim.faults import draw
-from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
-from ledgermq.sim.world import World
+from ledgermq.sim.machine.settings import SMALL_FILE_BYTES, Settings
+from ledgermq.sim.runs.world import World
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.fuzz.clusters import Cluster, killed, until
 from tests.audit.fuzz.runner import LIVELY

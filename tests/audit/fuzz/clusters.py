@@ -17,14 +17,14 @@ from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.parts.retention.retained import Retained
 from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.types import Range
-from ledgermq.sim.cluster import Station
+from ledgermq.sim.checks.truth import Truth
 from ledgermq.sim.faults import FAULTS, acting, draw
-from ledgermq.sim.network import MS
-from ledgermq.sim.node import CLUSTER_ID, CREATED_MS, Life
-from ledgermq.sim.plan import FaultEvent, Plan
-from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
-from ledgermq.sim.truth import Truth
-from ledgermq.sim.world import World
+from ledgermq.sim.faults.plan import FaultEvent, Plan
+from ledgermq.sim.machine.network import MS
+from ledgermq.sim.machine.settings import SMALL_FILE_BYTES, Settings
+from ledgermq.sim.nodes.node import CLUSTER_ID, CREATED_MS, Life
+from ledgermq.sim.runs.cluster import Station
+from ledgermq.sim.runs.world import World
 from ledgermq.storage.files.errors import StorageError
 from ledgermq.storage.keys.key_index import KeyIndex
 from ledgermq.storage.log.entry_log import EntryLog

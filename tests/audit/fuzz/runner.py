@@ -21,7 +21,7 @@ from typing import Protocol
 from ledgermq.audit.run.jobs import audit
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.sim.faults import FAULTS
-from ledgermq.sim.settings import Settings
+from ledgermq.sim.machine.settings import Settings
 from tests.audit.fuzz.case import Case, CaseResult
 from tests.audit.fuzz.clusters import Cluster, at_rest, cut_off, interrupted
 

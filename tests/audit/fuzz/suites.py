@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ledgermq.sim.settings import Settings
+from ledgermq.sim.machine.settings import Settings
 from tests.audit.fuzz.appointed import Appointed
 from tests.audit.fuzz.called import Running
 from tests.audit.fuzz.case import Case, DamagedCluster, matrix

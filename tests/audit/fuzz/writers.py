@@ -25,7 +25,7 @@ from ledgermq.proto.entries import entry_sealing, layout
 from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.records import control
 from ledgermq.proto.types import HardState, SyncedMark, UnsealedBatch
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.file_digest import file_digest
 from ledgermq.storage.log import begin, entry_log, index_files, placing, synced_mark
 from ledgermq.storage.queues import consume_queue, queue_buffer

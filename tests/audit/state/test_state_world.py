@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.state.derive import StateReport, check_state
 from ledgermq.sim.faults import FAULTS, schedule
-from ledgermq.sim.settings import SMALL_FILE_BYTES
-from ledgermq.sim.world import World
+from ledgermq.sim.machine.settings import SMALL_FILE_BYTES
+from ledgermq.sim.runs.world import World
 from ledgermq.storage.files import sealed_json
 from tests.audit.planting import Planted, plant
 from tests.audit.state_worlds import Lived, Step, fresh

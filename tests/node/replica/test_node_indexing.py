@@ -16,7 +16,7 @@ from ledgermq.node.replica.background.indexing import Indexer
 from ledgermq.node.runtime import metrics
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import Damaged, NoSpace
 from ledgermq.storage.log.log_reader import Limits
 from tests.node.replica.test_node_hosting import Driver, single

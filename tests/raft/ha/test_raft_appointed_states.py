@@ -11,7 +11,7 @@ from ledgermq.raft.core import Core
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.isr_review import IsrReview
 from ledgermq.raft.policy import POLICIES, InSync
-from ledgermq.sim.bugs import WishesEvictedBack
+from ledgermq.sim.nodes.bugs import WishesEvictedBack
 from tests.raft.appointed_states import Goal, Search, States
 
 REMOVALS = (Goal("n2"), Goal("n3"))

@@ -19,7 +19,7 @@ import pytest
 from ledgermq.proto.entries.entry_sealing import seal
 from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import Damaged
 from ledgermq.storage.files.ports import PAGE_BYTES
 from ledgermq.storage.log.entry_log import EntryLog

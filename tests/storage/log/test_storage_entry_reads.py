@@ -12,7 +12,7 @@ import pytest
 
 from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files import mapped_files, memory
 from ledgermq.storage.files.errors import Exhausted, LogDamaged
 from ledgermq.storage.files.ports import PAGE_BYTES, DiskFile

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.proto.entries.entry_checking import verify_range
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files import memory
 from ledgermq.storage.files.errors import Exhausted, LogFenced
 from ledgermq.storage.files.mapped_files import Submit, Warmth, run_now

@@ -10,7 +10,7 @@ import pytest
 
 from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.proto.types import SyncedMark
-from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files import mapped_files
 from ledgermq.storage.files.ports import DiskFile
 from ledgermq.storage.log import log_recovery
