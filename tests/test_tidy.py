@@ -361,8 +361,6 @@ def test_a_capability_of_the_broker_is_known_to_few() -> None:
 FOLDER_MAX = 25
 TESTS_MAX = 40
 """In a folder of `tests/` and `bench/`, helpers included."""
-FLAT = {"sim"}
-"""Packages whose modules have no rooms yet."""
 TWICE = {"__init__", "commands", "state", "decide", "ports", "service", "wire"}
 """Names that say the same of each concept they stand in."""
 TWINS = {("audit", "entries"): "the view of that name, and what reads the entries for it"}
@@ -383,7 +381,7 @@ def ambiguous(paths: list[Path]) -> set[tuple[str, str]]:
 def test_rooms_are_small_and_names_are_unique() -> None:
     """A room has at most 25 modules, of tests and benchmarks 40, and a package's module is found by its name alone."""
     inside = [path.relative_to(ROOT) for _, path, _ in ALL]
-    assert not crowded([path for path in inside if path.parts[0] not in FLAT], FOLDER_MAX)
+    assert not crowded(inside, FOLDER_MAX)
     assert not crowded([path.relative_to(ROOT) for top in ("tests", "bench") for path in tracked(f"{top}/*.py")], TESTS_MAX)
     assert not ambiguous(inside)
     assert crowded([Path(f"raft/{number}.py") for number in range(26)], FOLDER_MAX) == {"raft": 26}
@@ -400,11 +398,10 @@ PORTS_ELSEWHERE = {
 
 
 def protocols() -> list[tuple[str, Path]]:
-    """Name and module of every `typing.Protocol` of packages with rooms."""
+    """Name and module of every `typing.Protocol` of the product."""
     return [
         (node.name, path.relative_to(ROOT))
         for name, path, tree in ALL
-        if path.relative_to(ROOT).parts[0] not in FLAT
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
     ]

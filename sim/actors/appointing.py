@@ -11,15 +11,15 @@ A request passes four steps: *wished* (it left its node), *asked* (the quorum ha
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
 from ledgermq.raft.config import MS
 from ledgermq.raft.ha_control import Appointment, HaRequest
 from ledgermq.sim.actors.controller import Controller
-from ledgermq.sim.machine.network import Network
+from ledgermq.sim.actors.ports import AppointedCluster
 
 QUORUM = "controller"
 """The quorum's name as an end of links."""
@@ -52,34 +52,10 @@ Trap = Callable[[Moment], bool]
 """Called at every step until it returns that it is done."""
 
 
-class Cluster(Protocol):
-    """What this module needs of the world."""
-
-    now: int
-    network: Network
-    healed: bool
-
-    def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
-
-    def note(self, text: str, node: str = "") -> None: ...
-
-    def tell(self, node: str, appointment: Appointment) -> None:
-        """The node's process receives it, if one runs."""
-        ...
-
-    def agreed(self, appointment: Appointment) -> None:
-        """The quorum has agreed on it."""
-        ...
-
-    def awake(self) -> Iterable[str]:
-        """The nodes whose process runs and is not paused."""
-        ...
-
-
 class Appointing:
     """The connections of one run. Has its own random source, so a group without appointments draws nothing."""
 
-    def __init__(self, cluster: Cluster, controller: Controller, founders: tuple[str, ...], chance: random.Random) -> None:
+    def __init__(self, cluster: AppointedCluster, controller: Controller, founders: tuple[str, ...], chance: random.Random) -> None:
         """`founders`: the nodes that form the quorum, in half of the runs; in the others it runs elsewhere."""
         self._cluster = cluster
         self._controller = controller

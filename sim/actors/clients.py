@@ -15,16 +15,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Handle, Receive, Received
-from ledgermq.node.broker.calls.outcome import Call, Refused, Result
+from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.flush import DURABLE_PRIORITY
 from ledgermq.proto.types import Draft
-from ledgermq.sim.checks.histories import Histories, Sent
+from ledgermq.sim.actors.ports import Answer, Cluster
+from ledgermq.sim.checks.histories import Sent
 from ledgermq.sim.machine.network import MS
 
 NORMAL, FIFO = "orders", "journal"
@@ -39,8 +39,6 @@ EVERYTHING = TagFilter()
 REPEATED = 4
 """After this many acknowledgements a client repeats one that was answered."""
 
-Answer = Result | Refused | None
-"""None: no answer arrived in time, or the connection broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +56,6 @@ class Habits:
     forgets: float = 0.04
     """Share of received batches that are never acknowledged, and are therefore delivered again."""
     prolongs: float = 0.06
-
-
-class Cluster(Protocol):
-    """What a client can reach."""
-
-    now: int
-    names: list[str]
-    histories: Histories
-
-    def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
-
-    def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int:
-        """Send a call, which is made for the given token, to a node; returns the token. `answered` is called once, unless the call is given
-        up: with an answer, or with None if the connection broke."""
-        ...
-
-    def give_up(self, token: int) -> None:
-        """Stop waiting for this call."""
-        ...
 
 
 class _Slot:

@@ -14,7 +14,8 @@ from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Recalled
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft
-from ledgermq.sim.actors.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster
+from ledgermq.sim.actors.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER
+from ledgermq.sim.actors.ports import Answer, Cluster
 from ledgermq.sim.checks.timetable import Appointment, Timetable
 from ledgermq.sim.machine.network import MS
 

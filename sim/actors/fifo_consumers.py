@@ -11,7 +11,8 @@ from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Handle
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.entries.properties import MESSAGE_GROUP, parse
-from ledgermq.sim.actors.clients import CLIENT_TIMEOUT_NS, EVERYTHING, FIFO, Answer, Cluster
+from ledgermq.sim.actors.clients import CLIENT_TIMEOUT_NS, EVERYTHING, FIFO
+from ledgermq.sim.actors.ports import Answer, Cluster
 from ledgermq.sim.checks.message_groups import MessageGroup
 from ledgermq.sim.machine.network import MS
 

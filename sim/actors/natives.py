@@ -25,7 +25,8 @@ from ledgermq.proto.frames import FrameBuilder, native_runs
 from ledgermq.proto.records.control import ProducerRecord, decode
 from ledgermq.proto.records.time_epochs import TimeEpochs
 from ledgermq.proto.types import Frame, Range, UnsealedBatch
-from ledgermq.sim.actors.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster
+from ledgermq.sim.actors.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER
+from ledgermq.sim.actors.ports import Answer, Cluster
 from ledgermq.sim.checks.checkers import Violation
 from ledgermq.sim.checks.histories import Sent
 from ledgermq.sim.checks.truth import VALUE_BYTES, Truth

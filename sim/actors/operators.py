@@ -8,16 +8,13 @@ permanently; a move ends only when it is complete, because the product treats ev
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Protocol
 
 from ledgermq.node.broker.calls.member_calls import MembersKind, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Kept
-from ledgermq.node.broker.calls.outcome import Call, Refused
+from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.records.control import LevelRecord
-from ledgermq.raft.config import Members
-from ledgermq.sim.actors.clients import Answer
+from ledgermq.sim.actors.ports import Answer, OperatedCluster
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.machine.settings import NEXT_LEVEL
 
@@ -29,50 +26,10 @@ REPLACED_SHARE = 0.3
 """The share of rounds in which an operator replaces the program of a node."""
 
 
-class Cluster(Protocol):
-    """What an operator can reach."""
-
-    now: int
-    names: list[str]
-    healed: bool
-
-    def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
-
-    def give_up(self, token: int) -> None: ...
-
-    def transfer(self, to: str) -> None: ...
-
-    def led(self) -> tuple[str, Members] | None:
-        """The newest leader, and the members that it knows to be committed."""
-        ...
-
-    def ask_to_change(self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]) -> int:
-        """Send a change of members to a leader; returns the token, or 0 while no operator may request this."""
-        ...
-
-    def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int: ...
-
-    def reads(self, name: str) -> int:
-        """The highest feature level that the program installed on a node reads."""
-        ...
-
-    def told_level(self, name: str) -> int:
-        """The level that a node's process tells now; 0 if none answers."""
-        ...
-
-    def level_of(self, name: str) -> int:
-        """The feature level of the group, as a running node has applied it."""
-        ...
-
-    def replace_program(self, name: str, level_max: int) -> None:
-        """Install a program on a node, and restart its process."""
-        ...
-
-
 class Operator:
     """`source` shall be removed; with a `target`, after that node votes and leads what `source` led."""
 
-    def __init__(self, cluster: Cluster, source: str, target: str, chance: random.Random) -> None:
+    def __init__(self, cluster: OperatedCluster, source: str, target: str, chance: random.Random) -> None:
         self._cluster, self._chance = cluster, chance
         self.source, self.target = source, target
         self.ended = False
@@ -118,7 +75,7 @@ class Operator:
 class Upgrader:
     """Replaces the program of one node after the other by one that reads the next level, and asks all the while to finish the upgrade."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+    def __init__(self, cluster: OperatedCluster, chance: random.Random) -> None:
         self._cluster, self._chance = cluster, chance
         self.ended = False
         self._token = self._since = 0

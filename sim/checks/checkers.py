@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ledgermq.proto.types import Range, Role
 from ledgermq.raft.config import Members, Rule
-from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.quorum import majority
+from ledgermq.sim.checks.ports import Appointments, Committed, OnMedium, Watched
 
 LOOKED_BACK = 64
 """After a start or a change of leaders, this many entries before the end are compared."""
@@ -29,89 +28,6 @@ class Violation(AssertionError):
     def __init__(self, invariant: str, text: str) -> None:
         super().__init__(f"{invariant}: {text}")
         self.invariant = invariant
-
-
-class Watched(Protocol):
-    """What a checker reads from a running replica."""
-
-    @property
-    def role(self) -> Role: ...
-
-    @property
-    def term(self) -> int: ...
-
-    @property
-    def begin_index(self) -> int:
-        """The first entry that was not trimmed."""
-        ...
-
-    @property
-    def end_index(self) -> int: ...
-
-    @property
-    def commit_index(self) -> int: ...
-
-    @property
-    def counted(self) -> tuple[Members, ...]:
-        """The sets of members by any of which its commit index may have been counted."""
-        ...
-
-    @property
-    def promise(self) -> tuple[int, str | None]:
-        """Term and vote, as they are on stable storage."""
-        ...
-
-    @property
-    def open_changes(self) -> tuple[tuple[int, Members, Members], ...]:
-        """The membership changes that it does not know to be committed: their entry, the members before, and after it."""
-        ...
-
-    @property
-    def tip(self) -> tuple[int, int, int]:
-        """(end index, its term, its chain CRC), kept in memory."""
-        ...
-
-    def term_at(self, index: int) -> int: ...
-
-    def chain_at(self, index: int) -> int: ...
-
-    def entry(self, index: int) -> Range:
-        """The single entry at this index."""
-        ...
-
-    def bytes_behind_end(self) -> int:
-        """The number of nonzero bytes behind the end of the log."""
-        ...
-
-
-class OnMedium(Protocol):
-    """What a checker reads from a node's disk, whether the node runs or not."""
-
-    def holds(self, pos: int, data: bytes) -> bool:
-        """Whether these bytes would survive a power cut now at this position of the log."""
-        ...
-
-
-class Appointments(Protocol):
-    """The decisions of the metadata quorum (`controller.py`)."""
-
-    @property
-    def appointment(self) -> Appointment | None:
-        """The current appointment."""
-        ...
-
-    def of_epoch(self, epoch: int) -> Appointment | None:
-        """The last appointment of this epoch."""
-        ...
-
-
-class Committed(Protocol):
-    """The committed entries known so far (`truth.py`)."""
-
-    chains: list[int]
-    terms: list[int]
-
-    def pieces(self, first_index: int, last_index: int) -> list[Range]: ...
 
 
 @dataclass(slots=True)

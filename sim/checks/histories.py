@@ -14,7 +14,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -24,17 +23,9 @@ from ledgermq.node.broker.calls.read_calls import Peeked
 from ledgermq.node.broker.calls.send_calls import Produced
 from ledgermq.proto.types import I64
 from ledgermq.sim.checks.checkers import Violation
+from ledgermq.sim.checks.ports import QueueKey, QueueValues
 
-QueueKey = tuple[str, int]
 VALUE_BYTES = 8
-
-
-class Log(Protocol):
-    """The committed entries known so far (`truth.py`)."""
-
-    def queues(self) -> Mapping[QueueKey, I64]:
-        """Every queue's values by offset."""
-        ...
 
 
 @dataclass(slots=True)
@@ -75,7 +66,7 @@ class Deliveries:
 class Histories:
     """The memory of one run."""
 
-    log: Log
+    log: QueueValues
     sends: list[Sent] = field(default_factory=list)
     groups: dict[str, Deliveries] = field(default_factory=dict)
     _told: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)

@@ -15,7 +15,8 @@ from ledgermq.node.broker.parts.timers.timers import Timers
 from ledgermq.proto.entries.layout import BODY_AT, prefixes, record_columns
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.sim.checks.checkers import Violation
-from ledgermq.sim.checks.histories import Histories, QueueKey
+from ledgermq.sim.checks.histories import Histories
+from ledgermq.sim.checks.ports import QueueKey
 from ledgermq.sim.checks.truth import VALUE_BYTES, Truth
 
 

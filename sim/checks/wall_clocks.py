@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import Protocol
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from ledgermq.proto.types import Range
 from ledgermq.raft.config import MS
 from ledgermq.raft.quorum import majority
 from ledgermq.sim.checks.checkers import Violation
+from ledgermq.sim.checks.ports import Clocked
 
 MAX_OFFSET_MS = 1000
 AGAIN_NS = 1000 * MS
@@ -44,27 +44,13 @@ RIGHT_AFTER_MS = 10_000
 too."""
 
 
-class Node(Protocol):
-    """What this module reads of a node."""
-
-    wall_offset_ms: int
-
-    def process(self, world_ns: int) -> int:
-        """Which process of it answers at this moment; 0: none."""
-        ...
-
-    def steady_ns(self, world_ns: int) -> int:
-        """Its steady clock at a moment of the world."""
-        ...
-
-
 class WallClocks:
     """Cluster time of every node of one run."""
 
     def __init__(
         self,
         chance: Random,
-        nodes: Mapping[str, Node],
+        nodes: Mapping[str, Clocked],
         reaches: Callable[[str, str], bool],
         clock_type: type[ClusterClock] = ClusterClock,
         *,

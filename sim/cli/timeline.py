@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+
+from ledgermq.sim.cli.ports import Happened
 
 WIDTH = 120
 ROWS = 36
@@ -30,19 +31,6 @@ MEANING = {
     "ack": "what was acknowledged is never lost",
     "assertion": "the product's own assertions hold",
 }
-
-
-class Happened(Protocol):
-    """One event of a run; `node` is empty for events of the whole world."""
-
-    @property
-    def at_ns(self) -> int: ...
-
-    @property
-    def node(self) -> str: ...
-
-    @property
-    def text(self) -> str: ...
 
 
 def explain(invariant: str, text: str, at_ns: int, step: int) -> list[str]:

@@ -13,7 +13,8 @@ from ledgermq.node.broker.calls.member_calls import MembersKind
 from ledgermq.sim.actors.operators import Operator, Upgrader
 from ledgermq.sim.faults.faults_kind import FOLLOWER, LEADER, Kind, a_node, a_while, lasting, leaders, nothing, own_chance, target
 from ledgermq.sim.faults.plan import FaultEvent, PlanError, Value
-from ledgermq.sim.machine.network import MS, Chance, around
+from ledgermq.sim.machine.network import MS, around
+from ledgermq.sim.machine.ports import Chance
 from ledgermq.sim.runs.world import World
 
 LOOK_NS = MS // 2

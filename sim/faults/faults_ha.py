@@ -14,7 +14,8 @@ from ledgermq.raft.ha_control import AlterIsr, ElectionRequest
 from ledgermq.sim.actors.appointing import QUORUM, STEPS, Moment, Trap
 from ledgermq.sim.faults.faults_kind import FOLLOWER, LEADER, Kind, lasting, leaders, own_chance, some_node, target
 from ledgermq.sim.faults.plan import FaultEvent, PlanError, Value
-from ledgermq.sim.machine.network import MS, Chance, Link, around
+from ledgermq.sim.machine.network import MS, Link, around
+from ledgermq.sim.machine.ports import Chance
 from ledgermq.sim.runs.cluster import SECOND
 from ledgermq.sim.runs.world import World
 

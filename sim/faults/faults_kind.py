@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from ledgermq.proto.types import Role
 from ledgermq.sim.faults.plan import FaultEvent, PlanError, Value
-from ledgermq.sim.machine.network import MS, Chance
+from ledgermq.sim.machine.network import MS
+from ledgermq.sim.machine.ports import Chance
 from ledgermq.sim.runs.world import World
 
 LEADER = "leader"

@@ -16,7 +16,7 @@ from functools import partial
 from ledgermq.sim.faults.faults_kind import Draw, Kind, a_node, lasting, own_chance, some_node, target
 from ledgermq.sim.faults.plan import FaultEvent, Value
 from ledgermq.sim.machine.disk import ForgetfulDisk
-from ledgermq.sim.machine.network import Chance
+from ledgermq.sim.machine.ports import Chance
 from ledgermq.sim.nodes.node import Medium
 from ledgermq.sim.runs.cluster import SECOND
 from ledgermq.sim.runs.world import World

@@ -10,7 +10,8 @@ from functools import partial
 
 from ledgermq.sim.faults.faults_kind import LEADER, Kind, lasting, own_chance, some_node, target
 from ledgermq.sim.faults.plan import FaultEvent, Value
-from ledgermq.sim.machine.network import MS, Chance, Link, Weather, around, between, bridge, ring
+from ledgermq.sim.machine.network import MS, Link, Weather, around, between, bridge, ring
+from ledgermq.sim.machine.ports import Chance
 from ledgermq.sim.runs.cluster import SECOND
 from ledgermq.sim.runs.world import World
 

@@ -11,7 +11,8 @@ from functools import partial
 
 from ledgermq.sim.faults.faults_kind import LEADER, Kind, a_while, lasting, leaders, nothing, own_chance, some_node, target
 from ledgermq.sim.faults.plan import FaultEvent, Value
-from ledgermq.sim.machine.network import MS, Chance, around
+from ledgermq.sim.machine.network import MS, around
+from ledgermq.sim.machine.ports import Chance
 from ledgermq.sim.runs.cluster import SECOND
 from ledgermq.sim.runs.world import World
 

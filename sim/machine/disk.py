@@ -20,8 +20,8 @@ import os
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from ledgermq.sim.machine.ports import DiskChance
 from ledgermq.storage.files.ports import PAGE_BYTES, Buffer
 
 SECTOR_BYTES = 512
@@ -29,14 +29,6 @@ SECTOR_BYTES = 512
 
 class Killed(BaseException):
     """The process that used the disk ended in the middle of an operation. No code of the process catches it."""
-
-
-class Chance(Protocol):
-    """The part of `random.Random` that the disk uses."""
-
-    def random(self) -> float: ...
-
-    def randrange(self, stop: int, /) -> int: ...
 
 
 class Inode:
@@ -114,7 +106,7 @@ class Lie:
     """Makes the next sync of a file report success without storing everything."""
 
     part: str
-    chance: Chance
+    chance: DiskChance
     misdirected: bool
 
     def tell(self, inode: Inode) -> int:
@@ -337,7 +329,7 @@ class ForgetfulDisk:
             for number in sorted({*inode.before, *inode.lost})
         ]
 
-    def write_back(self, chance: Chance) -> None:
+    def write_back(self, chance: DiskChance) -> None:
         """A kernel's background writeback: any of the dirty pages reach the medium with their current content, and count as clean."""
         for inode in self._inodes():
             for number in sorted(inode.before):
@@ -360,7 +352,7 @@ class ForgetfulDisk:
                 inode.before.clear()
                 inode.lost.clear()
 
-    def power_cut(self, chance: Chance) -> None:
+    def power_cut(self, chance: DiskChance) -> None:
         """Lose unsynced data: each sector of each unsynced page survives or not. Each directory keeps a prefix of its changes or, with
         `any_names`, any of them. With `forgets_directories`, a new directory is lost unless its parent was synced."""
         for path in [path for path in self._unsynced_directories if path in self._directories and chance.random() < 0.5]:
@@ -398,7 +390,7 @@ class ForgetfulDisk:
                 changed[offset % PAGE_BYTES] ^= mask
                 pages[offset // PAGE_BYTES] = bytes(changed)
 
-    def go_stale(self, path: str, chance: Chance, *, below: int | None = None) -> bool:
+    def go_stale(self, path: str, chance: DiskChance, *, below: int | None = None) -> bool:
         """One page of a file (that ends at or before the offset `below`) returns to its content before its last change, in cache and on the
         medium; False if no page has an older version."""
         inode = self._inode(path)
@@ -412,7 +404,7 @@ class ForgetfulDisk:
         inode.data[number * PAGE_BYTES : number * PAGE_BYTES + len(old)] = old
         return True
 
-    def lie_at_next_sync(self, part: str, chance: Chance, *, misdirected: bool) -> None:
+    def lie_at_next_sync(self, part: str, chance: DiskChance, *, misdirected: bool) -> None:
         """The next sync of a file whose path contains `part` reports success, but one page is not stored; with `misdirected` it has
         overwritten another page of that file on the medium. The cache still shows what was written."""
         self.lie = Lie(part, chance, misdirected)
@@ -533,7 +525,7 @@ class ForgetfulDisk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         self.used_bytes += size
 
-    def _restore(self, inode: Inode, number: int, old: bytes, keep: Chance | None) -> None:
+    def _restore(self, inode: Inode, number: int, old: bytes, keep: DiskChance | None) -> None:
         """Restore the medium's content, sector by sector; with `keep`, some sectors of the new content survive."""
         for sector in range(0, len(old), SECTOR_BYTES):
             if keep is not None and keep.random() < 0.5:

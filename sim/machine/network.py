@@ -8,21 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+
+from ledgermq.sim.machine.ports import Chance
 
 MS = 1_000_000
 Link = tuple[str, str]
 """(sender, receiver): one direction."""
-
-
-class Chance(Protocol):
-    """The part of `random.Random` that the simulator uses."""
-
-    def random(self) -> float: ...
-
-    def uniform(self, a: float, b: float, /) -> float: ...
-
-    def randrange(self, start: int, stop: int | None = None, /) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from ledgermq.sim.machine.network import Chance
+from ledgermq.sim.machine.ports import Chance
 
 WAITS_EXPONENT = 6
 """The distribution of waits: half of them are below a sixtieth of the longest, six percent above two thirds of it."""

@@ -31,8 +31,8 @@ from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
 from ledgermq.raft.transfer import LeaderChange
 from ledgermq.sim.checks.checkers import Violation
 from ledgermq.sim.checks.truth import Truth, chains_of
-from ledgermq.sim.machine.disk import Chance as DiskChance
 from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
+from ledgermq.sim.machine.ports import DiskChance
 from ledgermq.sim.machine.settings import Settings
 from ledgermq.sim.nodes.bugs import Bug, digests_type, group_type, hosted_type, install_type, log_type, replica_type, store_type
 from ledgermq.storage.group.store import GroupStore

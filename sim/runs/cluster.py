@@ -43,15 +43,17 @@ from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.transfer import Cause, LeaderChange
 from ledgermq.sim.actors.appointing import Appointing
-from ledgermq.sim.actors.clients import Answer, Client, Habits
+from ledgermq.sim.actors.clients import Client, Habits
 from ledgermq.sim.actors.controller import Controller
 from ledgermq.sim.actors.delayers import Delayer, Plans
 from ledgermq.sim.actors.fifo_consumers import FifoConsumer, Groups
 from ledgermq.sim.actors.natives import NativeProducer, Ways
 from ledgermq.sim.actors.operators import Operator, Upgrader
-from ledgermq.sim.checks.checkers import Checkers, OnMedium, Violation
+from ledgermq.sim.actors.ports import Answer
+from ledgermq.sim.checks.checkers import Checkers, Violation
 from ledgermq.sim.checks.histories import Histories
 from ledgermq.sim.checks.outcome import TimelineEvent
+from ledgermq.sim.checks.ports import OnMedium
 from ledgermq.sim.checks.stored import StoredMessages
 from ledgermq.sim.checks.timetable import Timetable
 from ledgermq.sim.checks.truth import Truth
@@ -64,7 +66,7 @@ from ledgermq.sim.machine.settings import FILE_BYTES, Settings
 from ledgermq.sim.machine.starving import Starving
 from ledgermq.sim.nodes.bugs import Bug, cluster_clock_type, election
 from ledgermq.sim.nodes.node import RECORD_BODY_AT, Life, Medium
-from ledgermq.sim.process import Process
+from ledgermq.sim.nodes.process import Process
 from ledgermq.sim.runs.decisions import Decisions
 from ledgermq.sim.runs.transactors import Manners, Transactor
 from ledgermq.storage.files.errors import LogFenced, NoSpace, StorageError

@@ -15,7 +15,8 @@ import numpy as np
 from ledgermq.node.broker.calls.transaction_calls import UndecidedHalf
 from ledgermq.proto.types import I64
 from ledgermq.sim.checks.checkers import Violation
-from ledgermq.sim.checks.histories import VALUE_BYTES, Histories, QueueKey, Sent
+from ledgermq.sim.checks.histories import VALUE_BYTES, Histories, Sent
+from ledgermq.sim.checks.ports import QueueKey
 from ledgermq.sim.nodes.node import RECORD_BODY_AT
 
 

@@ -25,9 +25,10 @@ from ledgermq.proto.records.control import LevelRecord, SealRecord, TrimRecord
 from ledgermq.proto.types import GroupConfig, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.transfer import Cause
-from ledgermq.sim.actors.clients import QUEUES, Answer, Client
+from ledgermq.sim.actors.clients import QUEUES, Client
 from ledgermq.sim.actors.fifo_consumers import FifoConsumer, Groups
 from ledgermq.sim.actors.operators import Operator
+from ledgermq.sim.actors.ports import Answer
 from ledgermq.sim.machine.acquaintance import Acquaintance
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.nodes.bugs import upgrader_type

@@ -16,7 +16,8 @@ from ledgermq.node.broker.calls.send_calls import Produced
 from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft
-from ledgermq.sim.actors.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster
+from ledgermq.sim.actors.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER
+from ledgermq.sim.actors.ports import Answer, Cluster
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.runs.decisions import Decision, Decisions
 

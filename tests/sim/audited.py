@@ -17,7 +17,7 @@ from ledgermq.audit.run.running import RunningCluster
 from ledgermq.client.errors import Unreachable
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
 from ledgermq.proto.records.control import AuditRecord
-from ledgermq.sim.actors.clients import Answer
+from ledgermq.sim.actors.ports import Answer
 from ledgermq.sim.nodes.node import CLUSTER_ID, CREATED_MS, Life
 from ledgermq.sim.runs.cluster import SECOND, Station
 from ledgermq.sim.runs.world import World

@@ -11,7 +11,8 @@ from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import Appointment
-from ledgermq.sim.checks.checkers import Appointments, Checkers, Committed, Seen, Violation, Watched
+from ledgermq.sim.checks.checkers import Checkers, Seen, Violation
+from ledgermq.sim.checks.ports import Appointments, Committed, Watched
 from ledgermq.sim.faults import schedule
 from ledgermq.sim.machine.settings import SMALL_FILE_BYTES
 from ledgermq.sim.runs.world import World

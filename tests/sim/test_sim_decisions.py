@@ -10,7 +10,8 @@ import pytest
 from ledgermq.node.broker.calls.transaction_calls import UndecidedHalf
 from ledgermq.proto.types import I64
 from ledgermq.sim.checks.checkers import Violation
-from ledgermq.sim.checks.histories import Histories, QueueKey
+from ledgermq.sim.checks.histories import Histories
+from ledgermq.sim.checks.ports import QueueKey
 from ledgermq.sim.cli.cases import Case
 from ledgermq.sim.machine.settings import Settings
 from ledgermq.sim.nodes.node import RECORD_BODY_AT

@@ -13,7 +13,8 @@ from ledgermq.node.broker.calls.send_calls import Produced
 from ledgermq.proto.types import I64
 from ledgermq.sim.actors.clients import FIFO, NORMAL
 from ledgermq.sim.checks.checkers import Violation
-from ledgermq.sim.checks.histories import Histories, QueueKey
+from ledgermq.sim.checks.histories import Histories
+from ledgermq.sim.checks.ports import QueueKey
 from ledgermq.sim.runs.world import World
 
 KEY: QueueKey = ("t", 0)

@@ -13,7 +13,8 @@ from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.entry_sealing import make_range, seal
 from ledgermq.proto.types import I64, Draft, Range
 from ledgermq.sim.checks.checkers import Violation
-from ledgermq.sim.checks.histories import Histories, QueueKey
+from ledgermq.sim.checks.histories import Histories
+from ledgermq.sim.checks.ports import QueueKey
 from ledgermq.sim.checks.timetable import Timetable
 
 KEY: QueueKey = ("t", 0)

@@ -7,37 +7,27 @@ process ends before.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from functools import partial
 from random import Random
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.hosting.directory_opener import DirectoryOpener
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
-from ledgermq.node.replica.hosting.ports import Broken, Driver, State
+from ledgermq.node.replica.hosting.ports import Broken, State
 from ledgermq.node.replica.hosting.scheduler import Scheduler, Seat
 from ledgermq.node.replica.hosting.shipping_jobs import ShippingJobs
 from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.sim.checks.checkers import Violation
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.nodes.node import Life, Medium
+from ledgermq.sim.nodes.ports import ProcessLoop
 
 WRITE_NS = (MS, 20 * MS)
 """How long a snapshot or a checkpoint waits for the thread that writes it."""
 STEP_NS = (0, MS)
 """The same for a step of a repair or an installation, and for a request of a peer."""
-
-
-class ProcessLoop(Driver, Protocol):
-    """The event loop of a process, and its other threads."""
-
-    def later(self, wait_ns: tuple[int, int], action: Callable[[], None]) -> None:
-        """Run an action as code of this process, after a time between these limits."""
-        ...
-
-    def send(self, packets: Sequence[tuple[str, PeerPacket]]) -> None: ...
 
 
 class Jobs(Executor):
